@@ -1,0 +1,71 @@
+"""The contract of an engine: generate, replay acceptance, time a step, time a prefill."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from selector.profile import DrafterInfo, EngineInfo, ModelInfo, Sampling
+from selector.strategy import Strategy
+from selector.workload import Request
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One request decoded. Token lists are ids; `output_ids` ends with the stop token when `finish` is `stop`.
+
+    `decode_steps` counts target passes after the prefill; `accepted` leaves out drafts past the output's end.
+    `prefill_seconds` ends with the first output token, `decode_seconds` covers the rest.
+    """
+
+    prompt_ids: tuple[int, ...]
+    output_ids: tuple[int, ...]
+    finish: Literal["stop", "length"]
+    decode_steps: int
+    drafted: int
+    accepted: int
+    prefill_seconds: float
+    decode_seconds: float
+    accepted_per_step: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """Per-position acceptance of one recorded output (length: output tokens - 1); see `selector.walks`."""
+
+    accepted: tuple[int, ...]
+    proposed: tuple[int, ...] | None
+
+
+class Engine(Protocol):
+    """What the measuring code asks of an engine. All times are seconds from the engine's own clock."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """Name, version and settings that matter."""
+
+    @property
+    def target(self) -> ModelInfo:
+        """The model being served."""
+
+    @property
+    def drafters(self) -> Mapping[str, DrafterInfo]:
+        """Usable drafters by name."""
+
+    def prompt_tokens(self, request: Request) -> int:
+        """Length of the request after the chat template."""
+
+    def generate(self, request: Request, strategy: Strategy, *, seed: int) -> Generation:
+        """Decode one request at load 1 with a strategy."""
+
+    def replay(self, recorded: Generation, strategy: Strategy) -> Acceptance:
+        """What the strategy (at its k) would get accepted at every position of a plain recording."""
+
+    def step_seconds(
+        self, strategy: Strategy, *, batch: int, context: int, sampling: Sampling, repeats: int
+    ) -> Sequence[float]:
+        """`repeats` timings of one decode step of `batch` equal requests, drafting included."""
+
+    def prefill_seconds(self, strategy: Strategy, *, prompt_tokens: int, repeats: int) -> Sequence[float]:
+        """`repeats` timings of one prompt's prefill, the drafter's included."""

@@ -1,0 +1,227 @@
+"""The profile: what was measured, and under which conditions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from selector.errors import ProfileError
+from selector.strategy import Frozen, Method, Strategy
+from selector.workload import first_problem
+
+PROFILE_SCHEMA = 1
+Sampling = Literal["greedy", "temperature", "top_p"]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class Hardware(Frozen):
+    """The machine as sampled. Rates are measured, not looked up."""
+
+    processor: str
+    cores: int
+    memory_bytes: int
+    gpu: str | None = None
+    gpu_memory_bytes: int | None = None
+    read_bandwidth_bytes_per_second: float
+    matmul_flop_per_second: float
+    platform: str
+
+
+class EngineInfo(Frozen):
+    """Which engine measured, in which build and settings."""
+
+    name: str
+    version: str
+    runner: str | None = None
+    dtype: str
+    device: str
+    threads: int
+    packages: dict[str, str] = {}
+    environment: dict[str, str] = {}
+
+
+class ModelInfo(Frozen):
+    """Identity of a target or drafter. `path` is what this machine loaded."""
+
+    name: str
+    path: str
+    config_sha256: str
+    parameters: int
+    weight_bytes: int
+    kv_bytes_per_token: int
+    vocab_size: int
+    max_model_len: int
+    architecture: str
+    warnings: tuple[str, ...] = ()
+
+
+class DrafterInfo(ModelInfo):
+    """A drafter with the method that uses it."""
+
+    method: Method
+
+
+class ClassInfo(Frozen):
+    """One request class: its key and the prompts measured for it."""
+
+    name: str
+    task: str
+    temperature: float
+    top_p: float
+    prompts: int
+    prompts_available: int
+
+
+class Recording(Frozen):
+    """One prompt decoded plainly; ids are prompt digests, the text is not kept."""
+
+    id: str
+    request_class: str
+    prompt_tokens: int
+    output_tokens: Annotated[int, Field(ge=1)]
+    finish: Literal["stop", "length"]
+    looping: bool
+
+
+class Replay(Frozen):
+    """Acceptance of one strategy family at every position of one recording (see `selector.walks`).
+
+    `accepted`, `proposed`: base-36 digits for positions 1..n-1, recorded at `k_max`; `proposed` None means always k.
+    """
+
+    id: str
+    request_class: str
+    family: str
+    k_max: int
+    accepted: str
+    proposed: str | None = None
+
+
+class StepCost(Frozen):
+    """Seconds of one decode step of `batch` requests that each verify `drafted` + 1 tokens at `context` tokens."""
+
+    method: Method
+    drafter: str | None = None
+    drafted: Annotated[int, Field(ge=0)]
+    batch: Annotated[int, Field(ge=1)]
+    context: int
+    sampling: Sampling
+    step_seconds: tuple[Seconds, ...]
+
+
+class PrefillCost(Frozen):
+    """Seconds to prefill one prompt, the drafter's own prefill included."""
+
+    method: Method
+    drafter: str | None = None
+    prompt_tokens: int
+    prefill_seconds: tuple[Seconds, ...]
+
+
+class Run(Frozen):
+    """One request decoded end to end for a confirmed cell."""
+
+    id: str
+    repeat: int
+    output_tokens: int
+    decode_steps: int
+    drafted: int
+    accepted: int
+    prefill_seconds: Seconds
+    decode_seconds: Annotated[float, Field(ge=0)]
+
+
+class ConfirmedCell(Frozen):
+    """One (class, strategy, load) measured end to end. `arm` tells the second plain arm (A/A) from the first."""
+
+    request_class: str
+    strategy: Strategy
+    load: int
+    arm: Literal["main", "aa"] = "main"
+    runs: tuple[Run, ...]
+
+
+class Skipped(Frozen):
+    """What was asked for and not measured, and why."""
+
+    what: str
+    reason: str
+
+
+class Provenance(Frozen):
+    """Where the numbers came from."""
+
+    selector_version: str
+    command: str
+    started: str
+    seconds_by_stage: dict[str, float]
+    seed: int
+    budget_seconds: float | None
+    complete: bool
+    interruptions: int = 0
+
+
+class Profile(Frozen):
+    """Everything `recommend` needs; read with `load_profile`."""
+
+    schema_version: Literal[1] = PROFILE_SCHEMA
+    hardware: Hardware
+    engine: EngineInfo
+    target: ModelInfo
+    drafters: dict[str, DrafterInfo]
+    workload: str
+    workload_sha256: str
+    classes: tuple[ClassInfo, ...]
+    k_max: int
+    loads: tuple[int, ...]
+    recordings: tuple[Recording, ...]
+    replays: tuple[Replay, ...]
+    step_costs: tuple[StepCost, ...]
+    prefill_costs: tuple[PrefillCost, ...]
+    confirmed: tuple[ConfirmedCell, ...]
+    aa_noise: Annotated[float, Field(ge=0)]
+    skipped: tuple[Skipped, ...] = ()
+    provenance: Provenance
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the file's content (16 hex digits)."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+
+
+def load_profile(path: str | Path) -> Profile:
+    """Read a profile file; raises `ProfileError` naming the file and the key."""
+    data = read_json(path, PROFILE_SCHEMA, ProfileError)
+    try:
+        return Profile.model_validate(data)
+    except ValidationError as error:
+        raise ProfileError(f"{path}: {first_problem(error)}") from error
+
+
+def read_json(path: str | Path, schema: int, error_type: type[Exception]) -> dict[str, Any]:
+    """A JSON object whose schema this version can read; every fault becomes `error_type` with the file's name."""
+    try:
+        data = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise error_type(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise error_type(f"{path}: not JSON ({error})") from error
+    if not isinstance(data, dict) or not isinstance(data.get("schema_version"), int):
+        raise error_type(f"{path}: no schema_version in it: not a file this program wrote")
+    if data["schema_version"] > schema:
+        raise error_type(f"{path}: schema {data['schema_version']} is newer than schema {schema}, the newest this version reads: upgrade")
+    return data
+
+
+def write_json(path: str | Path, model: Frozen) -> None:
+    """Write a model as indented JSON: to a temporary file first, then renamed, so no half file is ever read."""
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    partial.write_text(model.model_dump_json(indent=1) + "\n", "utf-8")
+    partial.replace(file)
