@@ -1,0 +1,62 @@
+"""The contract of an adapter: everything this package knows about one method, in one file each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from selector.adapters.checkpoint import Checkpoint
+from selector.strategy import Method, Strategy
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from selector.engines.reference.model import DecoderModel
+
+
+class Drafter(Protocol):
+    """Proposes tokens in the reference engine; its state depends on the committed tokens alone.
+
+    Rows of a batch move in lock step: all have the same length. Token tensors are (batch, new), int64.
+    """
+
+    aux_layers: Sequence[int]
+    """Target layers whose incoming hidden states `prefill` and `commit` want; empty: none."""
+
+    def start(self, batch: int, capacity: int) -> None:
+        """Forget everything; room for `capacity` tokens a row."""
+
+    def prefill(self, prompt: Tensor, aux: Tensor | None) -> None:
+        """Take in the prompt (batch, prompt) and its hidden states (batch, prompt, aux)."""
+
+    def commit(self, tokens: Tensor, aux: Tensor | None) -> None:
+        """Take in emitted tokens; `aux` belongs to the positions just before each of them."""
+
+    def draft(self, k: int) -> Tensor:
+        """Greedy proposals (batch, at most k) behind the committed tokens."""
+
+    def pretend(self, length: int) -> None:
+        """For timing: behave as if `length` tokens a row had been committed; what they are does not matter."""
+
+    def replay(self, tokens: Tensor, prompt_length: int, aux: Tensor | None, k: int) -> tuple[list[int], list[int] | None]:
+        """Accepted and proposed counts at positions 1..n-1 of a recording; `tokens`: (prompt + n,), see `walks`."""
+
+
+class Adapter(Protocol):
+    """What one method needs, how its drafter is checked, built and told to a serving engine."""
+
+    method: Method
+    needs_drafter: bool
+
+    def check(self, drafter: Checkpoint, target: Checkpoint) -> list[str]:
+        """Warnings about the pair; raises `DrafterMismatch` saying what differs and what to use instead."""
+
+    def vllm(self, strategy: Strategy, drafter_path: str | None) -> dict[str, Any] | None:
+        """The mapping for vLLM's `speculative_config`; None: leave the key out."""
+
+    def drafter(self, target: DecoderModel, path: Path | None, strategy: Strategy) -> Drafter | None:
+        """The reference engine's drafter; None for plain decoding."""
+
+
+INSTEAD = "use one trained for this target, or a method that needs none (ngram, none)"

@@ -1,0 +1,105 @@
+"""The EAGLE-3 drafter of the reference engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from selector.adapters.branches import Branches
+from selector.adapters.checkpoint import Checkpoint
+from selector.adapters.eagle3 import aux_layers
+from selector.adapters.eagle3_head import Eagle3Head
+from selector.engines.reference.cache import causal_mask
+from selector.engines.reference.linear import pack_linears
+from selector.engines.reference.model import DecoderModel
+
+
+class Eagle3Drafter:
+    """Entry p of its cache joins the target's hidden state at p with the token at p + 1.
+
+    Only entries with true hidden states are kept between steps; those of the drafts are dropped by `commit`.
+    """
+
+    def __init__(self, path: Path, target: DecoderModel) -> None:
+        config = Checkpoint(path).config
+        self.aux_layers: Sequence[int] = aux_layers(config, target.config.num_hidden_layers)
+        self.head = Eagle3Head(config, load_file(path.joinpath("model.safetensors")), target.embedding)
+        self.head.to(device=target.device, dtype=target.dtype).eval()
+        self.parameters = sum(p.numel() for p in self.head.parameters())
+        pack_linears(self.head, target.dtype, target.device)
+        self.dtype, self.device = target.dtype, target.device
+        self.start(1, 1)
+
+    def start(self, batch: int, capacity: int) -> None:
+        """No entries."""
+        self.head.start(batch, capacity)
+        self.entries = 0
+        self.pending: tuple[Tensor, Tensor] | None = None
+        self.last_aux: Tensor | None = None
+
+    @torch.inference_mode()
+    def prefill(self, prompt: Tensor, aux: Tensor | None) -> None:
+        """Entries for all but the last prompt token, whose successor is not known yet."""
+        assert aux is not None
+        self.last_aux = aux[:, -1:]
+        if prompt.shape[1] > 1:
+            self._run(prompt[:, 1:], self.head.combine(aux[:, :-1]))
+            self.entries = prompt.shape[1] - 1
+
+    def commit(self, tokens: Tensor, aux: Tensor | None) -> None:
+        """New true entries wait for the next `draft`; a second commit before it (no draft asked) joins the first."""
+        features = self.last_aux if aux is None else aux
+        assert features is not None
+        self.head.length = self.entries
+        if self.pending is not None:
+            tokens, features = torch.cat([self.pending[0], tokens], 1), torch.cat([self.pending[1], features], 1)
+        self.pending = (tokens, features)
+
+    @torch.inference_mode()
+    def draft(self, k: int) -> Tensor:
+        """The waiting entries in one pass give the first draft, then one pass per further draft."""
+        assert self.pending is not None
+        tokens, aux = self.pending
+        hidden, ids = self._run(tokens, self.head.combine(aux))
+        self.entries, self.pending = self.entries + tokens.shape[1], None
+        hidden, drafts = hidden[:, -1:], [ids]
+        for _ in range(k - 1):
+            hidden, ids = self._run(drafts[-1], hidden)
+            drafts.append(ids)
+        return torch.cat(drafts, 1)
+
+    def _run(self, tokens: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Feed entries behind the cache; returns their outputs and the greedy draft after the last one."""
+        past, new = self.head.length, tokens.shape[1]
+        positions = torch.arange(past, past + new, device=self.device)
+        mask = causal_mask(new, past, self.dtype, self.device)
+        out = self.head.step(tokens, hidden, positions, mask)
+        return out, self.head.greedy(out[:, -1:])
+
+    def pretend(self, length: int) -> None:
+        """All true entries are in the cache but the last one, which waits with hidden states of the right shape."""
+        self.entries = self.head.length = length - 2
+        batch, features = self.head.keys.shape[0], self.head.fc.in_features
+        tokens = torch.zeros((batch, 1), dtype=torch.long, device=self.device)
+        self.pending = (tokens, torch.ones((batch, 1, features), dtype=self.dtype, device=self.device))
+
+    @torch.inference_mode()
+    def replay(self, tokens: Tensor, prompt_length: int, aux: Tensor | None, k: int) -> tuple[list[int], list[int] | None]:
+        """All positions at once: one causal pass over true entries, then one masked pass per further draft."""
+        assert aux is not None
+        total = len(tokens)
+        self.head.start(1, total + (total - prompt_length) * (k - 1))
+        branches = Branches(tokens, prompt_length, past=total - 1, lag=1)
+        out = self.head.step(tokens[None, 1:], self.head.combine(aux[None, : total - 1]), torch.arange(total - 1), None)
+        hidden = out[0, branches.roots - 1]
+        drafts = self.head.greedy(hidden)
+        while branches.advance(drafts) and branches.depth < k:
+            hidden = hidden[branches.kept]
+            out = self.head.step(branches.tokens[None], hidden[None], branches.positions, branches.mask(self.dtype))
+            hidden = out[0]
+            drafts = self.head.greedy(hidden)
+        return branches.accepted, None

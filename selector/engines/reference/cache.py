@@ -1,0 +1,79 @@
+"""A key-value cache of fixed capacity that is cropped by moving its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no types
+    """Keys and values of one layer, shape (batch, kv heads, capacity, head size), `length` of them filled."""
+
+    is_sliding = False
+    is_croppable = True
+
+    def __init__(self, batch: int, capacity: int) -> None:
+        super().__init__()
+        self.batch, self.capacity, self.length = batch, capacity, 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        shape = (self.batch, key_states.shape[1], self.capacity)
+        self.keys = key_states.new_zeros((*shape, key_states.shape[-1]))
+        self.values = value_states.new_zeros((*shape, value_states.shape[-1]))
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        end = self.length + key_states.shape[-2]
+        if end > self.capacity:
+            raise ValueError(f"cache of {self.capacity} tokens is full: {end} asked for")
+        self.keys[:, :, self.length : end] = key_states
+        self.values[:, :, self.length : end] = value_states
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def get_max_length(self) -> int:
+        return self.capacity
+
+    def crop(self, tokens_to_remove: int) -> None:
+        self.length -= abs(tokens_to_remove)
+
+
+class FixedCache(Cache):  # type: ignore[misc]  # transformers ships no types
+    """All layers of one model. Nothing is copied when drafts are rejected: `crop_to` moves the end back."""
+
+    def __init__(self, layers: int, batch: int, capacity: int) -> None:
+        super().__init__(layers=[_Layer(batch, capacity) for _ in range(layers)])
+
+    @property
+    def length(self) -> int:
+        """Tokens held per row."""
+        return int(self.layers[0].length)
+
+    def crop_to(self, length: int) -> None:
+        """Keep the first `length` tokens of every row."""
+        for layer in self.layers:
+            layer.length = length
+
+
+def causal_mask(queries: int, past: int, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+    """Additive mask (1, 1, queries, past + queries) for new tokens behind a filled cache.
+
+    None where the attention kernel needs none: one query, or no past (it applies its own causal mask then).
+    """
+    if queries == 1 or past == 0:
+        return None
+    mask = torch.zeros((queries, past + queries), dtype=dtype, device=device)
+    blocked = torch.ones((queries, queries), dtype=torch.bool, device=device).triu(1)
+    mask[:, past:].masked_fill_(blocked, float("-inf"))
+    return mask[None, None]

@@ -1,0 +1,239 @@
+"""The reference engine behind the `Engine` contract."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer
+
+from selector.adapters import adapter
+from selector.adapters.base import Drafter
+from selector.adapters.checkpoint import Checkpoint
+from selector.engines.base import Acceptance, Generation
+from selector.engines.reference.loop import decode
+from selector.engines.reference.model import DecoderModel
+from selector.engines.reference.stepper import Sampler, Stepper
+from selector.errors import SelectorError
+from selector.profile import DrafterInfo, EngineInfo, ModelInfo, Sampling
+from selector.strategy import Method, Strategy
+from selector.workload import Request
+
+STEPS_PER_TIMING = 3
+
+
+class ReferenceEngine:
+    """Loads the target once and each drafter when first used. Not thread-safe: one decode at a time."""
+
+    def __init__(
+        self,
+        target: Path,
+        name: str,
+        drafters: Mapping[str, tuple[Method, Path]],
+        *,
+        dtype: str = "float32",
+        device: str = "cpu",
+        threads: int | None = None,
+    ) -> None:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self.warnings = {n: self._check(m, p, target) for n, (m, p) in drafters.items()}
+        self.model = DecoderModel(target, dtype, device)
+        self.tokenizer = AutoTokenizer.from_pretrained(target, local_files_only=True)
+        self.stop_ids = self._stop_ids(self.model)
+        self._target_info = self.model.info(name)
+        self._paths = dict(drafters)
+        self._loaded: dict[str, Drafter] = {}
+        self._prompts: dict[str, list[int]] = {}
+        self._drafter_info = {n: self._describe(n, m, p) for n, (m, p) in drafters.items()}
+        self._dtype = dtype
+
+    @staticmethod
+    def _check(method: Method, path: Path, target: Path) -> tuple[str, ...]:
+        return tuple(adapter(method).check(Checkpoint(path), Checkpoint(target)))
+
+    @staticmethod
+    def _stop_ids(model: DecoderModel) -> frozenset[int]:
+        stop = model.model.generation_config.eos_token_id
+        if stop is None:
+            stop = model.config.eos_token_id
+        return frozenset([stop] if isinstance(stop, int) else stop or ())
+
+    def _describe(self, name: str, method: Method, path: Path) -> DrafterInfo:
+        checkpoint = Checkpoint(path)
+        config, item = checkpoint.config, self.model.dtype.itemsize
+        parameters = sum(_count(t.shape) for n, t in checkpoint.tensors.items() if n not in ("d2t", "t2d"))
+        heads = int(config.get("num_key_value_heads") or config["num_attention_heads"])
+        head = int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+        info = self._target_info.model_dump() | {
+            "name": name,
+            "path": str(path),
+            "config_sha256": _sha256(path / "config.json"),
+            "parameters": parameters,
+            "weight_bytes": parameters * item,
+            "kv_bytes_per_token": 2 * heads * head * int(config.get("num_hidden_layers", 1)) * item,
+            "vocab_size": int(config["vocab_size"]),
+            "max_model_len": int(config.get("max_position_embeddings") or self._target_info.max_model_len),
+            "architecture": str((config.get("architectures") or ["unknown"])[0]),
+            "method": method,
+            "warnings": self.warnings[name],
+        }
+        return DrafterInfo.model_validate(info)
+
+    @property
+    def info(self) -> EngineInfo:
+        """This process's settings."""
+        packages = {p: version(p) for p in ("torch", "transformers", "numpy")}
+        packages["packed_linears"] = str(self.model.packed)
+        return EngineInfo(
+            name="reference",
+            version=version("decoding-strategy-selector"),
+            dtype=self._dtype,
+            device=str(self.model.device),
+            threads=torch.get_num_threads(),
+            packages=packages,
+        )
+
+    @property
+    def target(self) -> ModelInfo:
+        """The loaded target."""
+        return self._target_info
+
+    @property
+    def drafters(self) -> Mapping[str, DrafterInfo]:
+        """The drafters that passed their checks."""
+        return self._drafter_info
+
+    def drafter(self, strategy: Strategy) -> Drafter | None:
+        """The strategy's drafter, loaded at its first use."""
+        if strategy.family not in self._loaded:
+            path = self._paths[strategy.drafter][1] if strategy.drafter else None
+            built = adapter(strategy.method).drafter(self.model, path, strategy)
+            if built is None:
+                return None
+            self._loaded[strategy.family] = built
+        return self._loaded[strategy.family]
+
+    def prompt_ids(self, request: Request) -> list[int]:
+        """Token ids after the model's chat template (plain tokens where it has none)."""
+        if request.digest not in self._prompts:
+            if self.tokenizer.chat_template:
+                text = self.tokenizer.apply_chat_template(request.chat, tokenize=False, add_generation_prompt=True)
+                ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            else:
+                ids = self.tokenizer("\n".join(str(m.get("content") or "") for m in request.chat))["input_ids"]
+            self._prompts[request.digest] = list(ids)
+        return self._prompts[request.digest]
+
+    def prompt_tokens(self, request: Request) -> int:
+        """Length after the chat template."""
+        return len(self.prompt_ids(request))
+
+    def generate(self, request: Request, strategy: Strategy, *, seed: int) -> Generation:
+        """Decode one request; the same seed gives the same tokens."""
+        ids = self.prompt_ids(request)
+        room = self._target_info.max_model_len - len(ids) - strategy.k - 1
+        if room < 1:
+            raise SelectorError(f"a prompt of {len(ids)} tokens leaves no room in the model's {self._target_info.max_model_len}: shorten or drop it")
+        return decode(
+            self.model,
+            self.drafter(strategy),
+            ids,
+            k=strategy.k,
+            max_tokens=min(request.max_tokens, room),
+            stop_ids=self.stop_ids,
+            sampler=self._sampler(request.temperature, request.top_p, seed),
+        )
+
+    def _sampler(self, temperature: float, top_p: float, seed: int) -> Sampler:
+        if temperature == 0:
+            return Sampler()
+        return Sampler(temperature, top_p, torch.Generator(self.model.device).manual_seed(seed))
+
+    @torch.inference_mode()
+    def replay(self, recorded: Generation, strategy: Strategy) -> Acceptance:
+        """Acceptance at every position of a recording; the target runs once over it when hidden states are needed."""
+        drafter, k = self.drafter(strategy), strategy.k
+        if drafter is None or len(recorded.output_ids) < 2:
+            n = len(recorded.output_ids) - 1
+            return Acceptance((0,) * n, None if strategy.method != "ngram" else (0,) * n)
+        tokens, aux = torch.tensor(recorded.prompt_ids + recorded.output_ids), None
+        if drafter.aux_layers:
+            self.model.tap(drafter.aux_layers)
+            _, aux = self.model.forward(tokens[None, :-1], self.model.new_cache(1, len(tokens)), keep=1)
+        accepted, proposed = drafter.replay(tokens, len(recorded.prompt_ids), None if aux is None else aux[0], k)
+        return Acceptance(tuple(accepted), None if proposed is None else tuple(proposed))
+
+    def step_seconds(
+        self, strategy: Strategy, *, batch: int, context: int, sampling: Sampling, repeats: int
+    ) -> Sequence[float]:
+        """Each timing is the mean of a few steps whose acceptance is forced to alternate between none and one draft."""
+        k = strategy.k
+        drafter = _FixedWidth(k) if strategy.method == "ngram" else self.drafter(strategy)
+        sampler = self._sampler({"greedy": 0.0}.get(sampling, 0.8), 0.9 if sampling == "top_p" else 1.0, 0)
+        stepper = Stepper(self.model, drafter, sampler, batch, context + (STEPS_PER_TIMING + 1) * (k + 1) + 1)
+
+        def once() -> float:
+            stepper.pretend(context)
+            start = time.perf_counter()
+            for i in range(STEPS_PER_TIMING):
+                stepper.step(k, forced=i % 2 if k else 0)
+            return (time.perf_counter() - start) / STEPS_PER_TIMING
+
+        return _repeat(once, repeats)
+
+    def prefill_seconds(self, strategy: Strategy, *, prompt_tokens: int, repeats: int) -> Sequence[float]:
+        """One row of `prompt_tokens` ids."""
+        prompt = torch.arange(prompt_tokens)[None] % self._target_info.vocab_size
+        stepper = Stepper(self.model, self.drafter(strategy), Sampler(), 1, prompt_tokens + 2)
+
+        def once() -> float:
+            stepper.cache.crop_to(0)
+            if stepper.drafter:
+                stepper.drafter.start(1, prompt_tokens + 2)
+            start = time.perf_counter()
+            stepper.prefill(prompt)
+            return time.perf_counter() - start
+
+        return _repeat(once, repeats)
+
+
+class _FixedWidth:
+    """Times an n-gram step with exactly k proposals: the real lookup over the context, then made-up ids."""
+
+    aux_layers: Sequence[int] = ()
+
+    def __init__(self, k: int) -> None:
+        from selector.adapters.ngram_model import NgramDrafter
+
+        self.lookup, self.k = NgramDrafter(2, 4), k
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        found: Callable[..., object] = getattr(self.lookup, name)
+        return found
+
+    def draft(self, k: int) -> torch.Tensor:
+        """The lookup's cost and the wanted width."""
+        self.lookup.draft(k)
+        return torch.ones((self.lookup.tokens.shape[0], self.k), dtype=torch.long)
+
+
+def _repeat(once: Callable[[], float], repeats: int) -> list[float]:
+    once()
+    return [once() for _ in range(repeats)]
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    total = 1
+    for n in shape:
+        total *= n
+    return total
+
+
+def _sha256(file: Path) -> str:
+    import hashlib
+
+    return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -1,0 +1,120 @@
+"""A causal language model loaded for decoding: forward passes over a fixed cache, with hidden states on request."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from selector.engines.reference.cache import FixedCache, causal_mask
+from selector.engines.reference.linear import pack_linears
+from selector.errors import SelectorError
+from selector.profile import ModelInfo
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class DecoderModel:
+    """Target or draft model. Only full attention: a sliding window would need another mask and another crop."""
+
+    def __init__(self, path: Path, dtype: str, device: str, *, pack: bool = True) -> None:
+        if not (path / "config.json").is_file():
+            raise SelectorError(f"{path}: no config.json there, so not a local model folder; give the path of one")
+        transformers_logging.disable_progress_bar()
+        self.path, self.dtype, self.device = path, DTYPES[dtype], torch.device(device)
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=self.dtype, local_files_only=True)
+        self.config = model.config.get_text_config()
+        self._refuse_windows()
+        self.parameters = sum(p.numel() for p in model.parameters())
+        self.weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+        self.model: Any = model.to(self.device).eval()
+        self.embedding: Tensor = model.get_input_embeddings().weight.detach()
+        self.layers = model.get_decoder().layers
+        self.packed = pack_linears(model, self.dtype, self.device) if pack else 0
+        self._taps: dict[int, Tensor] = {}
+        self._hooks: dict[int, Any] = {}
+
+    def _refuse_windows(self) -> None:
+        kinds = set(getattr(self.config, "layer_types", None) or ["full_attention"])
+        if kinds != {"full_attention"} or getattr(self.config, "sliding_window", None):
+            raise SelectorError(
+                f"{self.path}: layers of kind {', '.join(sorted(kinds))}: the reference engine decodes full attention "
+                "only; measure this model on the engine that serves it"
+            )
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of keys and values one context token takes over all layers."""
+        head = getattr(self.config, "head_dim", None) or self.config.hidden_size // self.config.num_attention_heads
+        heads = getattr(self.config, "num_key_value_heads", None) or self.config.num_attention_heads
+        return int(2 * heads * head * self.config.num_hidden_layers * self.dtype.itemsize)
+
+    def new_cache(self, batch: int, capacity: int) -> FixedCache:
+        """An empty cache for `batch` rows of at most `capacity` tokens."""
+        return FixedCache(self.config.num_hidden_layers, batch, capacity)
+
+    def tap(self, layers: Sequence[int]) -> None:
+        """Keep the hidden states that enter these layers (vLLM's numbering) in the next passes, and no others."""
+        for hook in self._hooks.values():
+            hook.remove()
+        self._taps.clear()
+        self._hooks = {i: self.layers[i - 1].register_forward_hook(self._keep(i)) for i in layers}
+
+    def _keep(self, index: int) -> Any:
+        def hook(_module: Any, _inputs: Any, output: Any) -> None:
+            self._taps[index] = output[0] if isinstance(output, tuple) else output
+
+        return hook
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        tokens: Tensor,
+        cache: FixedCache,
+        *,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        keep: int = 0,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run `tokens` (batch, new) behind the cache.
+
+        Returns logits of the last `keep` positions (0: all), shape (batch, kept, vocabulary), and the tapped hidden
+        states side by side, shape (batch, new, taps * hidden), or None.
+        """
+        past, new = cache.length, tokens.shape[1]
+        if mask is None:
+            mask = causal_mask(new, past, self.dtype, self.device)
+        if positions is None:
+            positions = torch.arange(past, past + new, device=self.device)[None]
+        out = self.model(
+            input_ids=tokens,
+            past_key_values=cache,
+            attention_mask=mask,
+            position_ids=positions,
+            use_cache=True,
+            logits_to_keep=keep,
+        )
+        taps = [self._taps[i] for i in self._hooks]
+        return out.logits, torch.cat(taps, -1) if taps else None
+
+    def info(self, name: str) -> ModelInfo:
+        """Identity for profiles and policies."""
+        text = (self.path / "config.json").read_bytes()
+        return ModelInfo(
+            name=name,
+            path=str(self.path),
+            config_sha256=hashlib.sha256(text).hexdigest(),
+            parameters=self.parameters,
+            weight_bytes=self.weight_bytes,
+            kv_bytes_per_token=self.kv_bytes_per_token,
+            vocab_size=self.config.vocab_size,
+            max_model_len=self.config.max_position_embeddings,
+            architecture=str((json.loads(text).get("architectures") or ["unknown"])[0]),
+        )

@@ -1,0 +1,148 @@
+"""What vLLM is told for one pool, as plain dictionaries, with the rules vLLM itself checks late or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from selector.errors import ExportError
+from selector.exporters.vllm_checks import check_context, check_drafter, check_path, resolve_paths, sets_min_p
+from selector.exporters.vllm_options import normalised
+from selector.policy import Policy, Pool
+
+#: Whether a method honours a smaller k from a batch-size schedule; the others die at the first one (or ignore it).
+TAKES_SCHEDULE: Mapping[str, bool] = {
+    "ngram": True, "draft_model": True, "eagle": True, "eagle3": True, "mtp": True, "dflash": True,
+    "none": False, "ngram_gpu": False, "suffix": False, "medusa": False, "custom_class": False,
+}  # fmt: skip
+#: vLLM's MAX_SPEC_LEN: draft tokens per request and step.
+MAX_K = 128
+#: Tokens of prompt that must still fit a step beside a full batch of verifying requests.
+PREFILL_CHUNK_TOKENS = 2048
+
+_DRAFT_TP = "draft-tensor-parallel-size"
+
+
+def speculation_fields(policy: Policy, pool: Pool, paths: Mapping[str, str]) -> dict[str, Any] | None:
+    """The pool's strategy in vLLM's spelling, unchecked; None for plain decoding. `paths` maps drafter names."""
+    strategy = pool.strategy
+    if strategy.method == "none":
+        return None
+    # the method is always said: left out, vLLM guesses it from the letters of the drafter's path
+    fields: dict[str, Any] = {"method": strategy.method}
+    if strategy.drafter is not None:
+        fields["model"] = paths.get(strategy.drafter, policy.drafters[strategy.drafter].path)
+    fields["num_speculative_tokens"] = strategy.k
+    if strategy.method == "ngram":
+        fields |= {"prompt_lookup_min": strategy.lookup_min, "prompt_lookup_max": strategy.lookup_max}
+    if pool.schedule is not None:
+        fields["num_speculative_tokens_per_batch_size"] = [list(entry) for entry in pool.schedule]
+    return fields
+
+
+def speculative_config(
+    policy: Policy, pool: Pool, model_paths: Mapping[str, str] | None = None, *, allow_k0: bool = False
+) -> dict[str, Any] | None:
+    """What `--speculative-config` takes, or None for a plain pool.
+
+    Raises `ExportError` for what vLLM would refuse, misread or silently not apply.
+    """
+    paths = resolve_paths(policy, model_paths or {})
+    fields = speculation_fields(policy, pool, paths)
+    if fields is None:
+        return None
+    if pool.strategy.k > MAX_K:
+        raise ExportError(f"pool {pool.name!r}: k = {pool.strategy.k} is above {MAX_K}, vLLM's limit per step")
+    check_schedule(pool, allow_k0=allow_k0)
+    check_drafter(policy, pool, paths)
+    check_context(policy, pool)
+    return fields
+
+
+def check_schedule(pool: Pool, *, allow_k0: bool = False) -> None:
+    """Refuse a schedule that vLLM would refuse at start, clamp or carry on wrongly."""
+    if pool.schedule is None:
+        return
+    where, k_max, expected = f"pool {pool.name!r}: schedule", pool.strategy.k, 1
+    if not TAKES_SCHEDULE.get(pool.strategy.method, False):
+        raise ExportError(f"{where}: method {pool.strategy.method!r} takes none in vLLM; leave it at a fixed k")
+    for first, last, k in pool.schedule:
+        if first != expected or last < first:
+            raise ExportError(f"{where}: range {first}..{last} must start at {expected} and not run backwards")
+        if k < 1 and not allow_k0:
+            raise ExportError(
+                f"{where}: k = 0 for batch {first}..{last}: inside a speculating engine this is not plain decoding (the "
+                "drafter still runs); use a plain pool or k >= 1, or allow it on purpose with allow_k0 (--allow-k0)"
+            )
+        if k > k_max:
+            raise ExportError(f"{where}: k = {k} is above num_speculative_tokens = {k_max}; vLLM would clamp it")
+        expected = last + 1
+    if expected - 1 != pool.max_batch:
+        raise ExportError(
+            f"{where}: ends at batch {expected - 1}, max-num-seqs is {pool.max_batch}; vLLM carries the last k on"
+        )
+
+
+def engine_yaml(
+    policy: Policy,
+    pool: Pool,
+    model_paths: Mapping[str, str] | None = None,
+    engine_args: Mapping[str, Any] | None = None,
+    *,
+    allow_k0: bool = False,
+) -> dict[str, Any]:
+    """The content of `engine.yaml`: option names of `vllm serve` to values; `false` is spelled `no-<option>: true`."""
+    paths = resolve_paths(policy, model_paths or {})
+    check_path(policy.target.name, paths[policy.target.name])
+    extra = normalised(engine_args or {})
+    speculation = speculative_config(policy, pool, model_paths, allow_k0=allow_k0)
+    _check_draft_parallel(speculation, extra, pool)
+    tokens = pool.max_batch * (pool.strategy.k + 1) + PREFILL_CHUNK_TOKENS
+    length = check_context(policy, pool)
+    engine: dict[str, Any] = {
+        "model": paths[policy.target.name],
+        "max-num-seqs": pool.max_batch,
+        "max-model-len": _at_most(extra.pop("max-model-len", None), length, pool.max_context_tokens),
+        "max-num-batched-tokens": _at_least(extra.pop("max-num-batched-tokens", None), tokens, pool),
+    }
+    if speculation is not None:
+        engine["speculative-config"] = speculation
+        engine["per-request-spec-decode-metrics"] = "summary"
+        if sets_min_p(policy, paths):
+            # else every request would carry min_p, which vLLM refuses together with speculation
+            engine["generation-config"] = "vllm"
+    return engine | extra
+
+
+def _check_draft_parallel(speculation: dict[str, Any] | None, extra: dict[str, Any], pool: Pool) -> None:
+    """Move the drafter's tensor parallel size into the speculation; refuse options that do not go together."""
+    target_tp, draft_tp = extra.get("tensor-parallel-size", 1), extra.pop(_DRAFT_TP, None)
+    if speculation is None:
+        return
+    if draft_tp is not None and pool.strategy.drafter is not None:
+        if draft_tp not in (1, target_tp):
+            raise ExportError(f"{_DRAFT_TP} {draft_tp}: vLLM takes 1 or the target's {target_tp}")
+        speculation["draft_tensor_parallel_size"] = draft_tp
+    if pool.strategy.method == "ngram" and extra.get("async-scheduling") is True:
+        raise ExportError(f"pool {pool.name!r}: vLLM refuses async-scheduling with ngram; leave the option out")
+    if pool.schedule is not None and extra.get("data-parallel-size", 1) != 1:
+        raise ExportError(f"pool {pool.name!r}: with data-parallel-size above 1 vLLM ignores the schedule; use a fixed k")
+
+
+def _at_most(asked: Any, limit: int, needed: int) -> int:
+    if asked is None:
+        return limit
+    if isinstance(asked, bool) or not isinstance(asked, int) or not needed <= asked <= limit:
+        raise ExportError(f"max-model-len {asked!r}: the pool's contexts need {needed}, its models allow {limit}")
+    return asked
+
+
+def _at_least(asked: Any, needed: int, pool: Pool) -> int:
+    if asked is None:
+        return needed
+    if isinstance(asked, bool) or not isinstance(asked, int) or asked < needed:
+        raise ExportError(
+            f"max-num-batched-tokens {asked!r} is below {needed} = max_batch {pool.max_batch} x (k {pool.strategy.k} + 1) "
+            f"+ one prefill chunk of {PREFILL_CHUNK_TOKENS}"
+        )
+    return asked

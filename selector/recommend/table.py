@@ -1,0 +1,98 @@
+"""The answer as a table that a person reads in ten seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from selector.policy import ClassDecision, Estimate, Policy, Pool, PoolPlan
+from selector.strategy import Strategy
+
+_GAINS = {"throughput": "requests/s", "latency": "request speed"}
+
+
+def render(policy: Policy, form: Literal["text", "md"] = "text") -> str:
+    """The policy as plain text or Markdown, without a trailing newline."""
+    rows = [("class", "share", "its own best", "speedup", _gives(policy), "basis"), *(_row(c, policy) for c in policy.classes)]
+    table = _markdown(rows) if form == "md" else _aligned(rows)
+    blocks = [_headline(policy), table, _further(policy), [f"note: {n}" for n in policy.notes]]
+    if form == "md":
+        return "\n\n".join("  \n".join(b) if b is not table else "\n".join(b) for b in blocks if b)
+    return "\n\n".join("\n".join(b) for b in blocks if b)
+
+
+def _headline(policy: Policy) -> list[str]:
+    gain = f"{_percent(policy.speedup)} {_GAINS[policy.objective]}"
+    if policy.speedup.value == 1:
+        gain = "no speculation beats it for certain"
+    if len(policy.pools) == 1:
+        lines = [f"One server at load {policy.load}: {describe(policy.pools[0])}      {gain}"]
+    else:
+        lines = [f"{len(policy.pools)} pools at load {policy.load} per server:      {gain}"]
+        lines += [f"  {p.name}: {describe(p)}, {p.server_share:.0%} of the servers for {p.traffic_share:.0%} of the requests" for p in policy.pools]
+    r = policy.regret
+    error = "not checked" if r.composition_error is None else f"error where checked: {r.composition_error:.1%}"
+    which = "" if len(policy.pools) == 1 else "the one-server answer is "
+    lines.append(f"{which}within {r.p95:.1%} of the best of {r.cells_considered} cells considered (95%);"
+                 f" {r.cells_measured} of them measured, the rest composed ({error})")
+    return lines
+
+
+def describe(pool: Pool) -> str:
+    """A pool's strategy with its schedule: `eagle3, k = 3 up to batch 2, k = 1 up to batch 8`."""
+    if pool.schedule is None:
+        return describe_strategy(pool.strategy)
+    head = describe_strategy(pool.strategy).rsplit(",", 1)[0]
+    return head + "".join(f", k = {k} up to batch {last}" for _, last, k in pool.schedule)
+
+
+def describe_strategy(strategy: Strategy) -> str:
+    """`eagle3 my-head, k = 3`; plain decoding is `none (plain decoding)`."""
+    return "none (plain decoding)" if strategy.k == 0 else f"{strategy.family}, k = {strategy.k}"
+
+
+def _gives(policy: Policy) -> str:
+    return "this server gives" if len(policy.pools) == 1 else "its pool gives"
+
+
+def _row(c: ClassDecision, policy: Policy) -> tuple[str, ...]:
+    best = c.own_best_speedup
+    given = f"{c.speedup.value:.2f}x"
+    if len(policy.pools) > 1:
+        given += f" ({c.pool})"
+    if c.speedup.value < 1 - policy.aa_noise and c.speedup.value < 0.995:
+        given += "  slower"
+    speedup = "1.00x" if c.own_best.k == 0 else f"{best.value:.2f}x [{best.low:.2f}, {best.high:.2f}]"
+    others = len(c.tie_set) - 1
+    own = c.own_best.label + (f" (ties: {', '.join(t for t in c.tie_set if t != c.own_best.label)})" if 0 < others <= 2 else f" ({others} tie)" if others > 2 else "")
+    loops = f", {c.looping_share:.0%} loop: {c.speedup_without_loops:.2f}x without" if c.looping_share >= 0.005 and c.speedup_without_loops is not None and c.num_speculative_tokens else ""
+    return c.request_class, f"{c.traffic_share:.0%}", own, speedup, given, c.speedup.basis + loops
+
+
+def _further(policy: Policy) -> list[str]:
+    return [_plan_line(p, policy) for p in policy.alternatives if p.pools > len(policy.pools)]
+
+
+def _plan_line(plan: PoolPlan, policy: Policy) -> str:
+    count = "a second pool" if plan.pools == 2 else f"{plan.pools} pools"
+    if plan.tie:
+        return f"{count}: {_percent(plan.gain)} over one server, a tie with fewer pools"
+    parts = []
+    for name, strategy in plan.strategies.items():
+        members = [c for c, p in plan.assignment.items() if p == name]
+        parts.append(f"{strategy.label} for {', '.join(members)}")
+    return f"{count} ({'; '.join(parts)}) would add {_percent(plan.gain)} to one, with the same number of servers      --max-pools {plan.pools}"
+
+
+def _percent(e: Estimate) -> str:
+    return f"{100 * (e.value - 1):+.0f}% [{100 * (e.low - 1):.0f}, {100 * (e.high - 1):.0f}]"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.rjust(w) if i == 1 else cell.ljust(w) for i, (cell, w) in enumerate(zip(r, widths, strict=True))).rstrip() for r in rows]
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in r) + " |" for r in rows]
+    return [lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]

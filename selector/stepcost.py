@@ -1,0 +1,216 @@
+"""Step cost: from measured rows to the seconds of a step or a prefill that was not measured itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selector.errors import NotMeasured
+from selector.profile import Profile, Sampling
+
+Array = NDArray[np.float64]
+#: Method, drafter: what a cost row belongs to apart from the sampling kind.
+Source = tuple[str, str | None]
+_PLAIN: Source = ("none", None)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds, shape [draws + 1] (element 0 is the point value); `extrapolated`: not between measured points."""
+
+    seconds: Array
+    extrapolated: bool
+
+
+@dataclass(frozen=True)
+class StepLine:
+    """Step seconds at several widths, linear in context.
+
+    seconds: [draws + 1, widths] at `context` tokens; slope: [draws + 1] seconds per context token.
+    """
+
+    seconds: Array
+    slope: Array
+    context: float
+    context_range: tuple[float, float]
+    extrapolated: bool
+
+    def at(self, context: Array | float) -> Array:
+        """Seconds [draws + 1, widths] at a mean context (scalar or [draws + 1])."""
+        return self.seconds + np.reshape(self.slope * (np.asarray(context) - self.context), (-1, 1))
+
+    def is_outside(self, context: float) -> bool:
+        """Whether the context is more than a factor two away from every measured one."""
+        return not self.context_range[0] / 2 <= context <= self.context_range[1] * 2
+
+
+class StepCosts:
+    """Seconds of steps and prefills of one profile, with resampled repeats for intervals.
+
+    A row's value is the median of its repeats; each draw takes the median of resampled repeats, the same draw for
+    all uses of a row. Between measured widths and batches costs are linear; outside them `NotMeasured` is raised.
+    """
+
+    def __init__(self, profile: Profile, draws: int = 0, seed: int = 0) -> None:
+        self.draws = draws
+        rng = np.random.default_rng(seed)
+        self._rows: dict[tuple[Source, Sampling], dict[int, dict[int, dict[int, Array]]]] = {}
+        for row in profile.step_costs:
+            batches = self._rows.setdefault(((row.method, row.drafter), row.sampling), {})
+            contexts = batches.setdefault(row.batch, {}).setdefault(row.drafted, {})
+            contexts[row.context] = _medians(row.step_seconds, draws, rng)
+        prefills: dict[Source, dict[int, Array]] = {}
+        for cost in profile.prefill_costs:
+            values = _medians(cost.prefill_seconds, draws, rng)
+            prefills.setdefault((cost.method, cost.drafter), {})[cost.prompt_tokens] = values
+        self._prefills = {
+            source: (np.array(sorted(rows), dtype=float), np.stack([rows[n] for n in sorted(rows)], axis=1))
+            for source, rows in prefills.items()
+        }
+        counts = Counter(row.context for row in profile.step_costs)
+        self._context = float(max(counts, key=lambda c: (counts[c], c))) if counts else 0.0
+
+    @property
+    def has_plain(self) -> bool:
+        """Whether any plain decoding step was measured."""
+        return any(source == _PLAIN for source, _ in self._rows)
+
+    def step_seconds(
+        self, method: str, drafter: str | None, drafted: float, batch: int, context: float, sampling: Sampling
+    ) -> Cost:
+        """One step of `batch` requests that each verify `drafted` + 1 tokens (a mean may be fractional).
+
+        Raises `NotMeasured` outside the measured drafted counts and batches.
+        """
+        line = self.line(method, drafter, np.array([float(drafted)]), batch, sampling)
+        return Cost(line.at(context)[:, 0], line.extrapolated or line.is_outside(context))
+
+    def line(self, method: str, drafter: str | None, widths: Array, batch: int, sampling: Sampling) -> StepLine:
+        """As `step_seconds`, at several drafted counts at once and for any context."""
+        source = (method, drafter)
+        kind: Sampling = sampling
+        extrapolated = False
+        if (source, sampling) not in self._rows and (source, "greedy") in self._rows:
+            kind, extrapolated = "greedy", True
+        rows = self._rows.get((source, kind))
+        if rows is None:
+            raise NotMeasured(f"step cost of {_name(source)}, {sampling}, was not measured: profile it again with this method")
+        seconds = np.zeros((self.draws + 1, len(widths)))
+        for measured_batch, share in self._between(source, kind, sorted(rows), batch):
+            seconds += share * self._at_batch(source, kind, measured_batch, widths)
+        if extrapolated:  # the sampler's own cost, as plain decoding shows it
+            zero = np.zeros(1)
+            seconds += self.line(*_PLAIN, zero, batch, sampling).seconds - self.line(*_PLAIN, zero, batch, "greedy").seconds
+        slope, seen = self._slope(source, kind, batch)
+        contexts = [*seen, *(c for b in rows.values() for d in b.values() for c in d)]
+        return StepLine(seconds, slope, self._context, (min(contexts), max(contexts)), extrapolated)
+
+    def _between(self, source: Source, kind: Sampling, batches: Sequence[int], batch: int) -> list[tuple[int, float]]:
+        """The measured batches around `batch` with their interpolation shares."""
+        if batch in batches:
+            return [(batch, 1.0)]
+        below = [b for b in batches if b < batch]
+        above = [b for b in batches if b > batch]
+        if not below or not above:
+            raise NotMeasured(
+                f"step cost of {_name(source)} at batch {batch}, {kind}, was not measured"
+                f" (measured: batch {_spoken(batches)}): profile again with --loads up to {batch}"
+            )
+        share = (batch - below[-1]) / (above[0] - below[-1])
+        return [(below[-1], 1 - share), (above[0], share)]
+
+    def _at_batch(self, source: Source, kind: Sampling, batch: int, widths: Array) -> Array:
+        nodes = {d: self._at_context(source, kind, batch, c) for d, c in self._rows[(source, kind)][batch].items()}
+        if source[0] == "ngram" and 0 not in nodes:  # a step without a proposal is a plain step
+            nodes[0] = self.line(*_PLAIN, np.zeros(1), batch, kind).seconds[:, 0]
+        drafted = sorted(nodes)
+        if widths.min() < drafted[0] - 1e-9 or widths.max() > drafted[-1] + 1e-9:
+            wrong = widths.max() if widths.max() > drafted[-1] else widths.min()
+            raise NotMeasured(
+                f"step cost of {_name(source)} at {wrong:g} drafted tokens, batch {batch}, {kind}, was not measured"
+                f" (measured: drafted {_spoken(drafted)}): profile again with --max-k {max(1, round(wrong))}"
+            )
+        weights = hat_weights(np.array(drafted, dtype=float), widths)
+        return np.stack([nodes[d] for d in drafted], axis=1) @ weights.T
+
+    def _at_context(self, source: Source, kind: Sampling, batch: int, contexts: dict[int, Array]) -> Array:
+        """A row's value moved to the common reference context."""
+        nearest = min(contexts, key=lambda c: abs(c - self._context))
+        if nearest == self._context:
+            return contexts[nearest]
+        return contexts[nearest] + self._slope(source, kind, batch)[0] * (self._context - nearest)
+
+    def _slope(self, source: Source, kind: Sampling, batch: int) -> tuple[Array, list[int]]:
+        """Seconds per context token at a batch, and the contexts that showed it.
+
+        From rows measured at two contexts, own method first, at the nearest batch. Every request reads its own cache, so a
+        slope seen at another batch is scaled by the ratio of batches.
+        """
+        for key in ((source, kind), (source, "greedy"), (_PLAIN, kind), (_PLAIN, "greedy")):
+            pairs: dict[int, list[Array]] = {}
+            seen: list[int] = []
+            for b, rows in self._rows.get(key, {}).items():
+                for contexts in rows.values():
+                    low, high = min(contexts), max(contexts)
+                    if low < high:
+                        seen += [low, high]
+                        pairs.setdefault(b, []).append((contexts[high] - contexts[low]) / (high - low))
+            if pairs:
+                nearest = min(pairs, key=lambda b: abs(b - batch))
+                return np.asarray(np.mean(pairs[nearest], axis=0) * (batch / nearest)), seen
+        return np.zeros(self.draws + 1), []
+
+    def prefill_weights(self, method: str, drafter: str | None, prompt_tokens: Array) -> tuple[Array, Array, bool]:
+        """Linear weights [prompts, nodes] and node seconds [draws + 1, nodes]: seconds = nodes @ weights.T.
+
+        Linear above the longest measured prompt (flagged), constant below the shortest (an upper bound). A method
+        without rows of its own uses plain ones: right for n-gram, flagged for drafters that prefill too.
+        """
+        source = (method, drafter)
+        borrowed = source not in self._prefills and method not in ("none", "ngram")
+        if source not in self._prefills:
+            source = _PLAIN
+        if source not in self._prefills:
+            raise NotMeasured("prefill cost of plain decoding was not measured: profile again")
+        nodes, seconds = self._prefills[source]
+        weights = hat_weights(nodes, np.maximum(prompt_tokens, nodes[0]))
+        return weights, seconds, borrowed or bool(np.mean(prompt_tokens) > nodes[-1])
+
+    def prefill_seconds(self, method: str, drafter: str | None, prompt_tokens: float) -> Cost:
+        """Seconds to prefill one prompt, the drafter's share included."""
+        weights, seconds, flag = self.prefill_weights(method, drafter, np.array([float(prompt_tokens)]))
+        return Cost(seconds @ weights[0], flag)
+
+
+def hat_weights(nodes: Array, points: Array) -> Array:
+    """Weights [points, nodes] of piecewise linear interpolation; linear beyond the last node.
+
+    With one node the value is proportional above it (a longer prompt costs more) and constant below.
+    """
+    if len(nodes) == 1:
+        return np.reshape(np.maximum(points / max(nodes[0], 1.0), 1.0), (-1, 1))
+    left = np.clip(np.searchsorted(nodes, points, side="right") - 1, 0, len(nodes) - 2)
+    share = (points - nodes[left]) / (nodes[left + 1] - nodes[left])
+    weights = np.zeros((len(points), len(nodes)))
+    index = np.arange(len(points))
+    weights[index, left] = 1 - share
+    weights[index, left + 1] = share
+    return weights
+
+
+def _medians(repeats: Sequence[float], draws: int, rng: np.random.Generator) -> Array:
+    values = np.asarray(repeats, dtype=float)
+    resampled = np.median(rng.choice(values, (draws, len(values))), axis=1) if draws else np.empty(0)
+    return np.concatenate([[np.median(values)], resampled])
+
+
+def _name(source: Source) -> str:
+    return " ".join(part for part in source if part)
+
+
+def _spoken(values: Iterable[int]) -> str:
+    return ", ".join(str(v) for v in sorted(values))

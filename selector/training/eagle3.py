@@ -1,0 +1,184 @@
+"""The EAGLE-3 head in training: one decoder layer over three of the target's hidden states."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from selector.errors import DrafterMismatch
+from selector.training.features import Batch, Target, shifted, soft_cross_entropy
+from selector.training.rows import Row
+from selector.training.trainee import POSITIONS, Trainee
+
+DRAFT_VOCABULARY = 8192
+STEP_WEIGHT = 0.8
+Past = list[tuple[Tensor, Tensor]]
+
+
+class HeadAttention(nn.Module):
+    """Attention over the first pass's keys up to t, then over its own keys of the later passes.
+
+    That is what the head sees in an engine: target features for committed tokens, its own outputs for drafts.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        hidden, self.size = config.hidden_size, config.head_dim
+        self.heads, self.groups = config.num_attention_heads, config.num_key_value_heads
+        self.q_proj = nn.Linear(2 * hidden, self.heads * self.size, bias=False)
+        self.k_proj = nn.Linear(2 * hidden, self.groups * self.size, bias=False)
+        self.v_proj = nn.Linear(2 * hidden, self.groups * self.size, bias=False)
+        self.o_proj = nn.Linear(self.heads * self.size, hidden, bias=False)
+
+    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], past: Past) -> Tensor:
+        """Add this pass's keys and values to `past` and attend."""
+        q = _turned(self._split(self.q_proj(x)), turn)
+        k = _turned(self._split(self.k_proj(x)), turn)
+        v = self._split(self.v_proj(x))
+        repeat = self.heads // self.groups
+        past.append((k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1)))
+        (first_k, first_v), later = past[0], past[1:]
+        tokens = x.shape[1]
+        future = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
+        scores = (q @ first_k.mT).masked_fill(future, float("-inf"))
+        own = [(q * k).sum(-1, keepdim=True) for k, _ in later]
+        weights = (torch.cat([scores, *own], -1) / self.size**0.5).softmax(-1)
+        out = weights[..., :tokens] @ first_v
+        for i, (_, v) in enumerate(later):
+            out = out + weights[..., tokens + i, None] * v
+        return self.o_proj(out.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]  # modules are untyped calls
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:2], -1, self.size).transpose(1, 2)
+
+
+class HeadMlp(nn.Module):
+    """The gated MLP of a Llama layer."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """SwiGLU."""
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]  # as above
+
+
+class MidLayer(nn.Module):
+    """The head's one layer; its attention reads embedding and hidden state side by side."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.self_attn, self.mlp = HeadAttention(config), HeadMlp(config)
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.hidden_norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(self, embedding: Tensor, hidden: Tensor, turn: tuple[Tensor, Tensor], past: Past) -> Tensor:
+        """The next hidden state, before the final norm."""
+        x = torch.cat([self.input_layernorm(embedding), self.hidden_norm(hidden)], -1)
+        hidden = hidden + self.self_attn(x, turn, past)
+        return hidden + self.mlp(self.post_attention_layernorm(hidden))  # type: ignore[no-any-return]  # as above
+
+
+class Eagle3Head(Trainee):
+    """The head, its tensors named as shipped; `draft_ids` (draft vocabulary,) are target token ids."""
+
+    learning_rate, clip = 6e-4, 0.5
+
+    def __init__(self, target: Target, draft_ids: Tensor) -> None:
+        super().__init__()
+        self.target, config = target, target.config
+        self.draft_ids = draft_ids
+        self.target_rows = target.head[draft_ids].float()
+        self.fc = nn.Linear(3 * config.hidden_size, config.hidden_size, bias=False)
+        self.midlayer = MidLayer(config)
+        self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.lm_head = nn.Linear(config.hidden_size, len(draft_ids), bias=False)
+
+    def _passes(self, batch: Batch) -> Iterator[Tensor]:
+        """Final hidden states of each training-time-test pass; entry t of pass s speaks of token t + s + 2."""
+        hidden: Tensor = self.fc(batch.aux.float())
+        past: Past = []
+        tokens = torch.arange(batch.ids.shape[1])
+        for s in range(POSITIONS):
+            embedding = self.target.embedding[shifted(batch.ids, s + 1)]
+            hidden = self.midlayer(embedding, hidden, self.target.rotary(tokens + s), past)
+            yield self.norm(hidden)
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Cross entropy to the target on the draft vocabulary, later passes weighing less."""
+        total = torch.zeros(())
+        for s, out in enumerate(self._passes(batch)):
+            spoken = shifted(batch.answer, s + 2)
+            wanted = shifted(batch.last, s + 1)[spoken].float() @ self.target_rows.T
+            total = total + STEP_WEIGHT**s * soft_cross_entropy(wanted, self.lm_head(out[spoken]))
+        return total
+
+    def guesses(self, batch: Batch) -> Iterator[Tensor]:
+        """Entry t - 1 of a pass drafts behind token t, hence the move by one."""
+        for out in self._passes(batch):
+            guess = self.draft_ids[self.lm_head(out).argmax(-1)]
+            yield torch.cat([torch.zeros_like(guess[:, :1]), guess[:, :-1]], 1)
+
+    def save(self, folder: Path) -> None:
+        """A folder that vLLM loads: `d2t` holds offsets, the embedding is the target's."""
+        tensors = {name: t.to(torch.bfloat16).contiguous() for name, t in self.state_dict().items()}
+        tensors["d2t"] = self.draft_ids - torch.arange(len(self.draft_ids))
+        tensors["t2d"] = torch.zeros(self.target.config.vocab_size, dtype=torch.bool)
+        tensors["t2d"][self.draft_ids] = True
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        config = json.loads((self.target.folder / "config.json").read_bytes()) | {
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "num_hidden_layers": 1,
+            "draft_vocab_size": len(self.draft_ids),
+            "tie_word_embeddings": False,
+        }
+        (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", "utf-8")
+
+
+def new_head(target: Target, rows: Iterable[Row], vocabulary: int = DRAFT_VOCABULARY) -> Eagle3Head:
+    """A head that starts near the target: its last layer's MLP and output projection, its used tokens' rows."""
+    if target.config.num_hidden_layers < 5 or target.config.model_type != "llama":
+        raise DrafterMismatch(f"{target.folder}: this trainer knows Llama-like targets of at least 5 layers")
+    counts = Counter(token for row in rows for token in row.answer)
+    ranked = sorted(range(target.config.vocab_size), key=lambda token: (-counts[token], token))
+    head = Eagle3Head(target, torch.tensor(sorted(ranked[:vocabulary])))
+    layer = target.model.model.layers[-1]
+    hidden = target.config.hidden_size
+    with torch.no_grad():
+        head.fc.weight.zero_()
+        head.fc.weight[:, -hidden:].copy_(torch.eye(hidden))  # pass the highest of the three states through
+        head.lm_head.weight.copy_(head.target_rows)
+    head.norm.load_state_dict(target.model.model.norm.state_dict())
+    head.midlayer.mlp.load_state_dict(layer.mlp.state_dict())
+    head.midlayer.self_attn.o_proj.load_state_dict(layer.self_attn.o_proj.state_dict())
+    head.midlayer.post_attention_layernorm.load_state_dict(layer.post_attention_layernorm.state_dict())
+    return head
+
+
+def load_head(target: Target, folder: Path) -> Eagle3Head:
+    """A shipped head, to train it further."""
+    tensors = load_file(folder / "model.safetensors")
+    offsets = tensors.pop("d2t")
+    tensors.pop("t2d", None)
+    head = Eagle3Head(target, offsets + torch.arange(len(offsets)))
+    head.load_state_dict({name: t.float() for name, t in tensors.items()})
+    return head
+
+
+def _turned(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotary positions on (rows, heads, tokens, size), halves paired as in Llama."""
+    cos, sin = turn
+    low, high = x.chunk(2, -1)
+    return x * cos + torch.cat([-high, low], -1) * sin

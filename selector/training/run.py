@@ -1,0 +1,68 @@
+"""One training from options to files: read, build, train, evaluate, save."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from selector.training.draft import load_draft, new_draft
+from selector.training.eagle3 import load_head, new_head
+from selector.training.features import FeatureCache, Target
+from selector.training.loop import Loop, Plan
+from selector.training.rows import Row, grouped, read_rows
+from selector.training.trainee import Acceptance, Trainee, evaluate
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says."""
+
+    kind: str
+    target: Path
+    data: Path
+    out: Path
+    minutes: float = 20.0
+    start_from: Path | None = None
+    resume: bool = False
+    threads: int = 0
+    seed: int = 0
+    batch: int = 8
+    feature_memory_gib: float = 2.0
+
+
+def train(options: Options, say: Callable[[str], None]) -> tuple[Acceptance, Acceptance]:
+    """Train as told and write the drafter to `out`; the hold-out acceptance before and after."""
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+    options.out.mkdir(parents=True, exist_ok=True)
+    rows = read_rows(options.data)
+    seen = [row for row in rows if not row.held_out]
+    unseen = [row for row in rows if row.held_out]
+    say(f"{len(seen)} conversations to train on, {len(unseen)} held out")
+    target = Target(options.target)
+    memory = int(options.feature_memory_gib * 2**30)
+    held_out = FeatureCache(target, grouped(unseen, options.batch), memory)
+    trainee = _build(options, target, seen)
+    plan = Plan(options.minutes, options.seed)
+    loop = Loop(trainee, FeatureCache(target, grouped(seen, options.batch), memory), plan, options.out)
+    if options.resume:
+        loop.resume()
+    before = after = evaluate(trainee, held_out)
+    say(f"hold-out acceptance before: {before}")
+    if options.minutes > 0:
+        loop.run(say)
+        after = evaluate(trainee, held_out)
+        say(f"hold-out acceptance after {loop.progress.step} steps: {after}")
+        trainee.save(options.out)
+        say(f"drafter: {options.out}")
+    return before, after
+
+
+def _build(options: Options, target: Target, seen: list[Row]) -> Trainee:
+    if options.kind == "eagle3":
+        return load_head(target, options.start_from) if options.start_from else new_head(target, seen)
+    return load_draft(target, seen, options.start_from) if options.start_from else new_draft(target, seen)

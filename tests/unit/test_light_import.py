@@ -1,0 +1,41 @@
+"""The front door stays light: what `from selector import Router` and routing may import."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HEAVY = ("torch", "transformers", "sklearn", "optuna", "pandas", "scipy")
+ALLOWED = {
+    "selector", "numpy", "pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection",
+    # compiled helpers that numpy and pydantic bring
+    "_cython_3_0_11", "_cython_3_1_4", "_cython_3_2_0", "cython_runtime",
+}  # fmt: skip
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """
+import sys
+before = set(sys.modules)
+from selector import Router
+from tests.unit import policies
+router = Router(policies.policy())
+router.route(request_class="chat"); router.route("def f(x):")
+third = {m.partition(".")[0] for m in set(sys.modules) - before} - set(sys.stdlib_module_names) - {"tests"}
+print(" ".join(sorted(third)))
+"""
+
+
+def test_the_router_imports_nothing_heavy(tmp_path: Path) -> None:
+    for name in HEAVY:  # empty stand-ins: a guarded import would otherwise go unseen where the package is missing
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("", "utf-8")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    imported = set(done.stdout.split())
+    assert not imported & set(HEAVY)
+    assert {m for m in imported if not m.startswith("_cython_")} <= ALLOWED

@@ -1,0 +1,169 @@
+"""Training a drafter for a tiny random target: loss falls, a resumed run equals an unbroken one, files fit."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from selector.training.rows import Row, grouped, prompt_fingerprint, read_rows
+
+VOCABULARY = 64
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Answers that count upwards: easy to learn."""
+    file = tmp_path_factory.mktemp("data") / "rows.jsonl"
+    draw = random.Random(0)
+    rows = []
+    for _ in range(120):
+        start = draw.randrange(VOCABULARY)
+        prompt = [draw.randrange(VOCABULARY) for _ in range(6)]
+        rows.append({"p": prompt, "r": [(start + i) % VOCABULARY for i in range(20)]})
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama of six layers."""
+    torch = pytest.importorskip("torch")
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("target")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=6, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, max_position_embeddings=128, tie_word_embeddings=True,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def test_rows_are_read_and_the_hold_out_never_moves(data: Path) -> None:
+    rows = read_rows(data)
+    held = {row.prompt for row in rows if row.held_out}
+    assert 0 < len(held) < 20
+    assert {row.prompt for row in reversed(rows) if row.held_out} == held
+    assert Row((1, 2, 3), (4,) * 20).held_out == Row((1, 2, 3), (5,) * 9).held_out
+
+
+def test_batches_group_rows_of_similar_length() -> None:
+    rows = [Row((1,), (2,) * n) for n in (30, 10, 31, 11)]
+    assert [[len(r.answer) for r in batch] for batch in grouped(rows, 2)] == [[10, 11], [30, 31]]
+
+
+def test_fingerprint_ignores_case_and_white_space_only() -> None:
+    assert prompt_fingerprint(" Write\n a  poem ") == prompt_fingerprint("write a poem")
+    assert prompt_fingerprint("write a poem") != prompt_fingerprint("write a poem.")
+
+
+@pytest.mark.embedded
+@pytest.mark.parametrize("kind", ["eagle3", "draft"])
+def test_loss_falls_and_a_resumed_run_equals_an_unbroken_one(
+    kind: str, target: Path, data: Path, tmp_path: Path
+) -> None:
+    import torch
+
+    from selector.training.draft import new_draft
+    from selector.training.eagle3 import new_head
+    from selector.training.features import FeatureCache, Target
+    from selector.training.loop import Loop, Plan
+
+    torch.set_num_threads(1)
+    rows = [row for row in read_rows(data) if not row.held_out]
+    model = Target(target)
+    batches = FeatureCache(model, grouped(rows, 8), 2**30)
+
+    def loop(out: Path) -> Loop:
+        out.mkdir(exist_ok=True)
+        torch.manual_seed(0)
+        build = new_head if kind == "eagle3" else new_draft
+        return Loop(build(model, rows), batches, Plan(minutes=1), out)
+
+    def ticks(steps: int, loop: Loop) -> list[str]:
+        """Run with a clock that gives every step the same share of the plan's minute, 60 steps in all."""
+        said: list[str] = []
+        times = iter([float(i) for i in range(1000)])
+        total = loop.plan.minutes * 60
+        if steps < total:
+
+            def stop_after() -> float:
+                now = next(times)
+                if now > steps:
+                    raise KeyboardInterrupt
+                return now
+
+            with pytest.raises(KeyboardInterrupt):
+                loop.run(said.append, stop_after)
+        else:
+            loop.run(said.append, lambda: next(times))
+        return said
+
+    unbroken = loop(tmp_path / "unbroken")
+    with torch.no_grad():
+        first = unbroken.trainee.loss(batches[0]).item()
+    ticks(60, unbroken)
+    with torch.no_grad():
+        last = unbroken.trainee.loss(batches[0]).item()
+    assert last < first
+
+    broken = loop(tmp_path / "broken")
+    ticks(25, broken)
+    again = loop(tmp_path / "broken")
+    again.resume()
+    assert 0 < again.progress.step < 60
+    ticks(60, again)
+    assert again.progress.elapsed_seconds == unbroken.progress.elapsed_seconds
+    for name, parameter in unbroken.named.items():
+        torch.testing.assert_close(again.named[name], parameter, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.embedded
+@pytest.mark.parametrize("kind", ["eagle3", "draft"])
+def test_a_training_writes_a_drafter_that_can_be_trained_on(
+    kind: str, target: Path, data: Path, tmp_path: Path
+) -> None:
+    from selector.training.run import Options, train
+
+    said: list[str] = []
+    out = tmp_path / "first"
+    train(Options(kind, target, data, out, minutes=0.03, threads=1), said.append)
+    config = json.loads((out / "config.json").read_bytes())
+    assert config["architectures"] == ["LlamaForCausalLMEagle3" if kind == "eagle3" else "LlamaForCausalLM"]
+    assert config["num_hidden_layers"] == (1 if kind == "eagle3" else 2)
+    assert any("hold-out acceptance after" in line for line in said)
+    before, after = train(
+        Options(kind, target, data, tmp_path / "b", minutes=0, start_from=out, threads=1), said.append
+    )
+    assert before == after
+    assert 0 <= before.recorded[2] <= before.recorded[1] <= before.recorded[0] <= 1
+
+
+@pytest.mark.embedded
+def test_chain_acceptance_equals_drafting_one_by_one(target: Path, data: Path) -> None:
+    """The draft's one-pass count against a plain loop that feeds each draft back."""
+    import torch
+
+    from selector.training.draft import new_draft
+    from selector.training.features import FeatureCache, Target
+    from selector.training.trainee import POSITIONS, evaluate
+
+    rows = [row for row in read_rows(data) if row.held_out]
+    model = Target(target)
+    draft = new_draft(model, rows)
+    counted = evaluate(draft, FeatureCache(model, grouped(rows, 8), 2**30)).recorded
+    hits, chains = [0] * POSITIONS, [0] * POSITIONS
+    with torch.no_grad():
+        for row in rows:
+            for t in range(1, len(row.answer)):
+                text = list(row.prompt + row.answer[:t])
+                right = True
+                for i in range(min(POSITIONS, len(row.answer) - t)):
+                    guess = int(draft.model(torch.tensor([text])).logits[0, -1].argmax())
+                    right = right and guess == row.answer[t + i]
+                    text.append(guess)
+                    hits[i] += right
+                    chains[i] += 1
+    assert counted == pytest.approx([h / c for h, c in zip(hits, chains, strict=True)], abs=1e-6)
