@@ -56,7 +56,7 @@ class Acceptances:
                 self.families[family] = family_strategy(family, k_max)
         self._recordings = {c: self._shared(c, recordings[c]) for c in self._classes}
         self.prompts = {c: len(rs) for c, rs in self._recordings.items()}
-        self._counts: dict[tuple[str, str, int], Counts] = {}
+        self._widths: dict[tuple[str, str], Array] = {}
 
     def _shared(self, request_class: str, recordings: dict[str, Recording]) -> list[Recording]:
         """Recordings that every family replayed: comparisons are paired, so all see the same prompts."""
@@ -82,37 +82,63 @@ class Acceptances:
         if strategy != PLAIN and (known is None or strategy.k > known.k):
             spoken = ", ".join(f"{f} up to k={s.k}" for f, s in self.families.items()) or "none"
             raise NotMeasured(f"acceptance of {strategy.family} k={strategy.k} was not measured; measured: {spoken}")
-        key = (request_class, strategy.family, strategy.k)
-        if key not in self._counts:
-            self._counts[key] = self._walk(strategy, request_class)
-        return self._counts[key]
+        if strategy == PLAIN:
+            steps = np.array([r.output_tokens - 1.0 for r in self._recordings[request_class]])
+            return self._as_counts(request_class, steps[:, None])
+        key = (request_class, strategy.family)
+        if key not in self._widths:
+            self._widths[key] = self._walk(request_class, self.families[strategy.family])
+        return self._as_counts(request_class, self._widths[key][:, strategy.k - 1, : strategy.k + 1])
 
-    def _walk(self, strategy: Strategy, request_class: str) -> Counts:
-        recordings = self._recordings[request_class]
-        steps = np.zeros(len(recordings))
-        widths = np.zeros((len(recordings), strategy.k + 1))
-        for i, r in enumerate(recordings):
-            drafted = self.drafted_per_step(strategy, request_class, r)
-            steps[i] = len(drafted)
-            widths[i] = np.bincount(np.asarray(drafted, dtype=int), minlength=strategy.k + 1)
-        info = self._classes[request_class]
+    def _as_counts(self, request_class: str, widths: Array) -> Counts:
+        info, recordings = self._classes[request_class], self._recordings[request_class]
         return Counts(
-            steps, widths,
+            widths.sum(axis=1), widths,
             np.array([float(r.prompt_tokens) for r in recordings]),
             np.array([float(r.output_tokens) for r in recordings]),
             sampling_kind(info.temperature, info.top_p),
         )
+
+    def _walk(self, request_class: str, family: Strategy) -> Array:
+        """`selector.walks.walk` for all prompts and every k at once: steps by width, [prompts, k_max, k_max + 1]."""
+        recordings, k_max = self._recordings[request_class], family.k
+        n = np.array([[r.output_tokens - 1] for r in recordings])
+        accepted, proposed = (np.zeros((len(recordings), max(1, int(n.max()))), dtype=int) for _ in "ap")
+        for i, r in enumerate(recordings):
+            if r.output_tokens > 1:
+                got, asked = self._replayed(request_class, family.family, r)
+                accepted[i, : len(got)] = got
+                proposed[i, : len(got)] = k_max if asked is None else asked
+        k = np.arange(1, k_max + 1)[None, :]
+        rows = np.arange(len(recordings))[:, None]
+        at = np.zeros((len(recordings), k_max), dtype=int)
+        widths = np.zeros((len(recordings), k_max, k_max + 1))
+        while (active := at < n).any():
+            here = np.minimum(at, accepted.shape[1] - 1)
+            drafted = np.minimum(proposed[rows, here], k)
+            got_here = np.minimum(np.minimum(accepted[rows, here], drafted), n - at)
+            prompt, index = np.nonzero(active)
+            widths[prompt, index, drafted[prompt, index]] += 1
+            at = np.where(active, at + got_here + 1, at)
+        return widths
+
+    def _replayed(self, request_class: str, family: str, recording: Recording) -> tuple[list[int], list[int] | None]:
+        """Accepted and proposed counts by position; raises `ProfileError` when they do not fit the recording."""
+        replay = self._replays[(request_class, family)][recording.id]
+        accepted = decode(replay.accepted)
+        proposed = None if replay.proposed is None else decode(replay.proposed)
+        if {len(accepted), len(accepted if proposed is None else proposed)} != {recording.output_tokens - 1}:
+            raise ProfileError(
+                f"replay {replay.id} of {family}: {len(accepted)} positions for {recording.output_tokens} output tokens"
+            )
+        return accepted, proposed
 
     def drafted_per_step(self, strategy: Strategy, request_class: str, recording: Recording) -> tuple[int, ...]:
         """Drafted tokens of each step of one prompt's walk."""
         emitted = recording.output_tokens - 1
         if strategy == PLAIN or emitted == 0:
             return (0,) * emitted
-        replay = self._replays[(request_class, strategy.family)][recording.id]
-        accepted = decode(replay.accepted)
-        if len(accepted) != emitted:
-            raise ProfileError(f"replay {replay.id} of {replay.family}: {len(accepted)} positions for {recording.output_tokens} output tokens")
-        proposed = None if replay.proposed is None else decode(replay.proposed)
+        accepted, proposed = self._replayed(request_class, strategy.family, recording)
         return walk(accepted, strategy.k, proposed).drafted_per_step
 
     def recordings(self, request_class: str) -> list[Recording]:

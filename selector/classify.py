@@ -21,6 +21,8 @@ _DIGITS = b"0123456789"
 _SYMBOLS = b"{}()[]<>=;:_/\\|&*+-#$%^~@`\"'"
 #: Each shape word counts this often: six of them would drown among hundreds of words.
 _SHAPE_COUNT = 3
+#: 1 + log(count); counts from 512 on weigh the same. Entry 0 is never asked for.
+_LOG_TF = 1.0 + np.log(np.maximum(np.arange(513), 1))
 _BIGRAM_FACTOR = np.uint32(0x9E3779B1)
 
 
@@ -40,7 +42,7 @@ _TABLE = _word_table()
 
 
 def cut(text: str, max_chars: int) -> str:
-    """The first and last half of what may be read: instructions stand at the ends, documents in the middle."""
+    """The first and last half of what may be read: instructions stand at the ends, documents between."""
     if len(text) <= max_chars:
         return text
     half = max_chars // 2
@@ -58,7 +60,9 @@ def _shape(text: str, raw: bytes) -> Iterator[bytes]:
     yield b"\0foreign%d" % min(9, 20 * (size - len(text)) // size)
 
 
-def feature_counts(text: str, buckets: int, max_chars: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
+def feature_counts(
+    text: str, buckets: int, max_chars: int
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
     """Buckets present in the text and `1 + log(count)` of each; words, pairs of neighbours, shape."""
     text = cut(text, max_chars)
     raw = text.lower().encode("utf-8", "replace")  # "replace": a lone surrogate from bad JSON must not raise
@@ -69,8 +73,8 @@ def feature_counts(text: str, buckets: int, max_chars: int) -> tuple[npt.NDArray
     pairs = words[:-1] * _BIGRAM_FACTOR ^ words[1:]
     hashed = np.concatenate((words, pairs, *[shape] * _SHAPE_COUNT)) % np.uint32(buckets)
     counts = np.bincount(hashed.astype(np.intp), minlength=buckets)
-    present = np.flatnonzero(counts)
-    return present, 1.0 + np.log(counts[present])
+    present = counts.astype(np.bool_).nonzero()[0]  # several times faster than on integers
+    return present, _LOG_TF.take(counts.take(present), mode="clip")
 
 
 class TextClassifier:
@@ -116,8 +120,14 @@ def _check_shapes(numbers: Classifier) -> None:
     if numbers.max_chars < 2:
         raise PolicyError(f"classifier.max_chars is {numbers.max_chars}, at least 2 are needed")
     if n < 2 or len(set(numbers.classes)) != n:
-        raise PolicyError(f"classifier.classes needs two or more different names, has {list(numbers.classes)}")
-    lengths = {"idf": (len(numbers.idf), buckets), "bias": (len(numbers.bias), n), "weights": (len(numbers.weights), n)}
+        raise PolicyError(
+            f"classifier.classes needs two or more different names, has {list(numbers.classes)}"
+        )
+    lengths = {
+        "idf": (len(numbers.idf), buckets),
+        "bias": (len(numbers.bias), n),
+        "weights": (len(numbers.weights), n),
+    }
     lengths |= {f"weights.{i}": (len(row), buckets) for i, row in enumerate(numbers.weights)}
     for key, (got, wanted) in lengths.items():
         if got != wanted:

@@ -75,10 +75,11 @@ class Composer:
         prefill = _sum(shares[c] * d.prefill for c, d in demands.items())
         slots = {c: shares[c] * d.steps / np.maximum(steps, 1e-12) for c, d in demands.items()}
         lines = self._lines(strategy, demands, load)
+        spreads = _spreads(demands, slots, load, next(iter(lines.values())).seconds.shape[1])
         stall = (load - 1) * prefill / np.maximum(steps, 1e-12)
         out = Times({}, {}, {}, {}, {})
         for c, own in demands.items():
-            step = self._step(own, demands, slots, lines, load)
+            step = self._step(own, demands, slots, lines, spreads[c], load)
             out.step[c] = step
             out.engine[c] = own.prefill + own.steps * step / load
             out.request[c] = own.prefill + own.steps * (step + stall)
@@ -124,14 +125,11 @@ class Composer:
 
     def _step(
         self, own: _Demand, demands: Mapping[str, _Demand], slots: Mapping[str, Array],
-        lines: Mapping[Sampling, StepLine], load: int,
+        lines: Mapping[Sampling, StepLine], spread: Array, load: int,
     ) -> Array:
         """Mean seconds of a step with one request of this class and load - 1 of the mix."""
         others = load - 1
-        mixed = _sum(slots[c][:, None] * d.widths for c, d in demands.items())
         context = (own.context + others * _sum(slots[c] * d.context for c, d in demands.items())) / load
-        n = next(iter(lines.values())).seconds.shape[1]
-        spread = _width_spread(own.widths, mixed, load, n)
         step = np.zeros(len(own.steps))
         for kind, line in lines.items():
             share = _sum(slots[c] for c, d in demands.items() if d.sampling == kind)
@@ -139,20 +137,29 @@ class Composer:
         return step
 
 
-def _width_spread(own: Array, mixed: Array, load: int, n: int) -> Array:
-    """Probability [draws + 1, n] of each total width: one request of a class plus load - 1 of the mix."""
+def _spreads(demands: Mapping[str, _Demand], slots: Mapping[str, Array], load: int, n: int) -> dict[str, Array]:
+    """Per class, the probability [draws + 1, n] of each mean width: one of its requests with load - 1 of the mix."""
     if n == 1:
-        return np.ones((len(own), 1))
+        return {c: np.ones((len(d.steps), 1)) for c, d in demands.items()}
     if load == 1:
-        return own
+        return {c: d.widths for c, d in demands.items()}
+    mixed = _sum(slots[c][:, None] * d.widths for c, d in demands.items())
     if load > _MAX_CONVOLVED_BATCH:
-        k = own.shape[1] - 1
-        mean = ((own + (load - 1) * mixed) @ np.arange(k + 1)) / load
-        at = np.clip(mean * (n - 1) / k, 0, n - 1)
-        return np.asarray(np.maximum(0.0, 1 - np.abs(at[:, None] - np.arange(n))))
-    size = own.shape[1] + (load - 1) * (mixed.shape[1] - 1)
-    spectrum = np.fft.rfft(own, size, axis=1) * np.fft.rfft(mixed, size, axis=1) ** (load - 1)
-    spread = np.maximum(np.fft.irfft(spectrum, size, axis=1), 0.0)
+        return {c: _around_mean((d.widths + (load - 1) * mixed) / load, n) for c, d in demands.items()}
+    size = 1 << (n - 1).bit_length()  # a power of two is what the transform is fast at
+    others = np.fft.rfft(mixed, size, axis=1) ** (load - 1)
+    spreads = {c: np.fft.irfft(np.fft.rfft(d.widths, size, axis=1) * others, size, axis=1) for c, d in demands.items()}
+    return {c: _normalised(np.maximum(s[:, :n], 0.0)) for c, s in spreads.items()}
+
+
+def _around_mean(widths: Array, n: int) -> Array:
+    """All probability at the mean width, shared between its two neighbours on a grid of n."""
+    k = widths.shape[1] - 1
+    at = np.clip(widths @ np.arange(k + 1) * (n - 1) / k, 0, n - 1)
+    return np.asarray(np.maximum(0.0, 1 - np.abs(at[:, None] - np.arange(n))))
+
+
+def _normalised(spread: Array) -> Array:
     return np.asarray(spread / np.maximum(spread.sum(axis=1, keepdims=True), 1e-12))
 
 

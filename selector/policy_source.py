@@ -38,7 +38,9 @@ def _from_path(file: Path) -> Policy:
 
 def _from_stream(stream: IO[str] | IO[bytes]) -> Policy:
     if not callable(getattr(stream, "read", None)):
-        raise PolicyError(f"a policy is read from a path, an open file or a dict, not from {type(stream).__name__}")
+        raise PolicyError(
+            f"a policy is read from a path, an open file or a dict, not from {type(stream).__name__}"
+        )
     source = str(getattr(stream, "name", "policy"))
     try:
         text = stream.read(MAX_POLICY_BYTES + 1)
@@ -58,6 +60,7 @@ def _from_data(data: Any, source: str) -> Policy:
         raise PolicyError(f"{source}: no schema_version in it: not a policy this program wrote")
     if data["schema_version"] > POLICY_SCHEMA:
         raise PolicyError(
-            f"{source}: schema {data['schema_version']} is newer than schema {POLICY_SCHEMA}, the newest this version reads: upgrade"
+            f"{source}: schema {data['schema_version']} is newer than schema {POLICY_SCHEMA}, "
+            "the newest this version reads: upgrade"
         )
     return parse_policy(data, source)

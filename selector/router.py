@@ -2,50 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-import numpy as np
-
 from selector.classify import TextClassifier
+from selector.decision import Decision, explained
 from selector.errors import PolicyError
 from selector.exporters.vllm_config import speculation_fields
 from selector.feedback import Feedback, Totals
 from selector.policy import ClassDecision, Policy, Pool
 from selector.policy_source import PolicySource, read_policy
-from selector.strategy import Strategy
-from selector.workload import user_text
+from selector.route_arguments import check_settings, request_text
+
+__all__ = ["UNKNOWN", "Decision", "Router"]
 
 #: `Decision.request_class` of every request that goes to the fallback pool.
 UNKNOWN = "unknown"
 _SHOWN_LABEL = 80
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Where one request goes.
-
-    `strategy` is what the pool runs; `num_speculative_tokens` what the policy expects there at its load.
-    `fallbacks` are the other pools, plain ones first, then by share of servers. `confidence` is 1 for a class that
-    the caller named. `speculative_config` is vLLM's dictionary for the pool (None: plain); decisions share it.
-    """
-
-    request_class: str
-    strategy: Strategy
-    num_speculative_tokens: int
-    pool: str
-    base_url: str | None
-    fallbacks: tuple[str, ...]
-    confidence: float
-    reason: str
-    policy_fingerprint: str
-    speculative_config: dict[str, Any] | None = field(hash=False)
-
-
 class Router:
-    """Answers from a policy; safe to share between threads. Decisions are made when it loads, routing looks them up."""
+    """Answers from a policy: decisions are made when it loads, routing looks them up. Thread-safe."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -87,30 +64,32 @@ class Router:
         max_tokens: int | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Decision:
-        """Decide for one request, given by class, task, prompt or chat messages (the first of these that is there).
+        """Decide for one request, given by class or task, prompt, or chat messages (the first that is there).
 
-        A task name ("chat") or a text leaves the choice among that task's classes to the sampling; temperature None
-        is greedy. A class that the policy does not know, or a text it is not sure about, goes to the fallback pool.
-        `max_tokens` and `metadata` change nothing with today's policies. Odd messages never raise; `ValueError` only
-        when there is nothing to route by, or for an argument of the wrong type or range.
+        A task name ("chat") or a text leaves the choice among that task's classes to the sampling; a
+        temperature of None is greedy. A class the policy does not know, or a text it is not sure about, goes
+        to the fallback pool. `max_tokens` and `metadata` change nothing with today's policies. Odd messages
+        never raise; `ValueError` only when there is nothing to route by, or for an argument of the wrong type
+        or range.
         """
         if temperature is not None or top_p is not None or max_tokens is not None or metadata is not None:
-            _check_settings(temperature, top_p, max_tokens, metadata)
+            check_settings(temperature, top_p, max_tokens, metadata)
         if request_class is not None:
             if not isinstance(request_class, str):
                 raise ValueError(f"request_class must be a string, not {type(request_class).__name__}")
             decision = self._known.get((request_class, temperature, top_p))
             return decision if decision is not None else self._for_label(request_class, temperature, top_p)
-        return self._for_text(_text(prompt, messages), temperature, top_p)
+        return self._for_text(request_text(prompt, messages), temperature, top_p)
 
     def record(self, decision: Decision, *, drafted: int, accepted: int, tokens: int, seconds: float) -> None:
-        """Add what one routed request really did to the running totals of its class and pool; safe from any thread.
+        """Add what one routed request really did to the totals of its class and pool; safe from any thread.
 
         Raises `ValueError` for impossible numbers and for a decision of another policy.
         """
         if decision.policy_fingerprint != self._fingerprint:
             raise ValueError(
-                f"this decision is from policy {decision.policy_fingerprint}, this router holds {self._fingerprint}"
+                f"this decision is from policy {decision.policy_fingerprint}, "
+                f"this router holds {self._fingerprint}"
             )
         self._feedback.add(decision.request_class, decision.pool, drafted, accepted, tokens, seconds)
 
@@ -120,7 +99,9 @@ class Router:
 
     def _add(self, c: ClassDecision) -> None:
         """Precompute one class, and what its task's name alone leads to."""
-        decision = self._decision(self._policy.pool(c.pool), c.request_class, c.num_speculative_tokens, 1.0, c.reason)
+        decision = self._decision(
+            self._policy.pool(c.pool), c.request_class, c.num_speculative_tokens, 1.0, c.reason
+        )
         self._named[c.request_class] = decision
         self._known.setdefault((c.request_class, None, None), decision)
         members = self._tasks.setdefault(c.task, [])
@@ -164,15 +145,17 @@ class Router:
         task, confidence = self._classifier.predict(text)
         if confidence < self._classifier.min_confidence:
             least = self._classifier.min_confidence
-            return self._fall_back(f"classifier not sure: {task!r} at {confidence:.2f}, needs {least:.2f}", confidence)
+            return self._fall_back(
+                f"classifier not sure: {task!r} at {confidence:.2f}, needs {least:.2f}", confidence
+            )
         if task not in self._tasks:
             return self._fall_back(f"classified as {task!r}, which is not in this policy", confidence)
         known = self._known.get((task, temperature, top_p)) or self._by_sampling(task, temperature, top_p)
-        return replace(known, confidence=confidence, reason=f"classified as {task!r}; {known.reason}")
+        return explained(known, confidence, f"classified as {task!r}; {known.reason}")
 
     def _fall_back(self, why: str, confidence: float) -> Decision:
         pool = self._fallback.pool
-        return replace(self._fallback, confidence=confidence, reason=f"{why}: fallback pool {pool!r}")
+        return explained(self._fallback, confidence, f"{why}: fallback pool {pool!r}")
 
     def _by_sampling(self, task: str, temperature: float | None, top_p: float | None) -> Decision:
         """The class of a task whose sampling is the nearest one that is not easier to draft for."""
@@ -181,10 +164,12 @@ class Router:
         used, note = _nearest_above(asked, profiled, "temperature")
         members = [m for m in members if m[0].temperature == used]
         if used > 0:  # top_p changes nothing for greedy decoding
-            nucleus, more = _nearest_above(1.0 if top_p is None else float(top_p), [c.top_p for c, _ in members], "top_p")
+            nucleus, more = _nearest_above(
+                1.0 if top_p is None else float(top_p), [c.top_p for c, _ in members], "top_p"
+            )
             members, note = [m for m in members if m[0].top_p == nucleus], note + more
         decision = members[0][1]
-        return replace(decision, reason=f"{decision.reason}{note}") if note else decision
+        return explained(decision, 1.0, f"{decision.reason}{note}") if note else decision
 
 
 def _nearest_above(asked: float, profiled: list[float], what: str) -> tuple[float, str]:
@@ -194,30 +179,6 @@ def _nearest_above(asked: float, profiled: list[float], what: str) -> tuple[floa
             return value, ""
         if value > asked:
             return value, f"; {what} {asked:g} was not profiled, the nearest higher one, {value:g}, is used"
-    return profiled[-1], f"; {what} {asked:g} is above every profiled one, the highest, {profiled[-1]:g}, is used"
-
-
-def _text(prompt: str | None, messages: Iterable[Any] | None) -> str:
-    if prompt is not None:
-        if not isinstance(prompt, str):
-            raise ValueError(f"prompt must be a string, not {type(prompt).__name__}")
-        return prompt
-    if messages is None:
-        raise ValueError("nothing to route by: give prompt, messages or request_class")
-    if not isinstance(messages, (list, tuple)):
-        raise ValueError(f"messages must be a list of chat messages, not {type(messages).__name__}")
-    return user_text(messages)
-
-
-def _check_settings(temperature: Any, top_p: Any, max_tokens: Any, metadata: Any) -> None:
-    for name, value, highest in (("temperature", temperature, math.inf), ("top_p", top_p, 1.0)):
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
-            raise ValueError(f"{name} must be a number, not {type(value).__name__}")
-        if not (0 <= value <= highest and math.isfinite(value)):
-            raise ValueError(f"{name} {value!r} is out of range")
-    if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, int)):
-        raise ValueError(f"max_tokens must be an integer, not {type(max_tokens).__name__}")
-    if metadata is not None and not isinstance(metadata, Mapping):
-        raise ValueError(f"metadata must be a mapping, not {type(metadata).__name__}")
+    return profiled[
+        -1
+    ], f"; {what} {asked:g} is above every profiled one, the highest, {profiled[-1]:g}, is used"

@@ -63,6 +63,7 @@ class StepCosts:
             batches = self._rows.setdefault(((row.method, row.drafter), row.sampling), {})
             contexts = batches.setdefault(row.batch, {}).setdefault(row.drafted, {})
             contexts[row.context] = _medians(row.step_seconds, draws, rng)
+        self._lines: dict[tuple[Source, bytes, int, Sampling], StepLine] = {}
         prefills: dict[Source, dict[int, Array]] = {}
         for cost in profile.prefill_costs:
             values = _medians(cost.prefill_seconds, draws, rng)
@@ -90,11 +91,16 @@ class StepCosts:
         return Cost(line.at(context)[:, 0], line.extrapolated or line.is_outside(context))
 
     def line(self, method: str, drafter: str | None, widths: Array, batch: int, sampling: Sampling) -> StepLine:
-        """As `step_seconds`, at several drafted counts at once and for any context."""
-        source = (method, drafter)
+        """As `step_seconds`, at several drafted counts at once and for any context (kept: many cells share it)."""
+        key = ((method, drafter), widths.tobytes(), batch, sampling)
+        if key not in self._lines:
+            self._lines[key] = self._line((method, drafter), widths, batch, sampling)
+        return self._lines[key]
+
+    def _line(self, source: Source, widths: Array, batch: int, sampling: Sampling) -> StepLine:
         kind: Sampling = sampling
         extrapolated = False
-        if (source, sampling) not in self._rows and (source, "greedy") in self._rows:
+        if source != _PLAIN and (source, sampling) not in self._rows and (source, "greedy") in self._rows:
             kind, extrapolated = "greedy", True
         rows = self._rows.get((source, kind))
         if rows is None:

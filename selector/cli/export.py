@@ -15,17 +15,54 @@ from selector.policy_source import read_policy
 
 @click.command("export")
 @click.argument("policy", type=click.Path())
-@click.option("--to", "engine", type=click.Choice(["vllm"]), default="vllm", show_default=True, help="Engine to write for.")
-@click.option("--out", type=click.Path(), default="deploy", show_default=True, help="Folder that gets one folder per pool.")
-@click.option("--model-path", "model_paths", multiple=True, metavar="NAME=PATH", show_default="as recorded in the policy",
-              help="Where the server finds a model of the policy; repeat for each.")
-@click.option("--engine-arg", "engine_args", multiple=True, metavar="KEY=VALUE", show_default="none",
-              help="Further option of vllm serve (VALUE: JSON or plain text); repeat for each.")
-@click.option("--allow-k0", is_flag=True, show_default="off",
-              help="Let schedules hold k = 0; inside a speculating engine that is not plain decoding.")
-@click.option("--json", "as_json", is_flag=True, show_default="off", help="Print pools, files and settings as JSON.")
+@click.option(
+    "--to",
+    "engine",
+    type=click.Choice(["vllm"]),
+    default="vllm",
+    show_default=True,
+    help="Engine to write for.",
+)
+@click.option(
+    "--out",
+    type=click.Path(),
+    default="deploy",
+    show_default=True,
+    help="Folder that gets one folder per pool.",
+)
+@click.option(
+    "--model-path",
+    "model_paths",
+    multiple=True,
+    metavar="NAME=PATH",
+    show_default="as recorded in the policy",
+    help="Where the server finds a model of the policy; repeat for each.",
+)
+@click.option(
+    "--engine-arg",
+    "engine_args",
+    multiple=True,
+    metavar="KEY=VALUE",
+    show_default="none",
+    help="Further option of vllm serve (VALUE: JSON or plain text); repeat for each.",
+)
+@click.option(
+    "--allow-k0",
+    is_flag=True,
+    show_default="off",
+    help="Let schedules hold k = 0; inside a speculating engine that is not plain decoding.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, show_default="off", help="Print pools, files and settings as JSON."
+)
 def command(
-    policy: str, engine: str, out: str, model_paths: tuple[str, ...], engine_args: tuple[str, ...], allow_k0: bool, as_json: bool
+    policy: str,
+    engine: str,
+    out: str,
+    model_paths: tuple[str, ...],
+    engine_args: tuple[str, ...],
+    allow_k0: bool,
+    as_json: bool,
 ) -> None:
     """Write the config files that deploy POLICY."""
     loaded = read_policy(policy)
@@ -34,13 +71,17 @@ def command(
     files = export_vllm(loaded, out, model_paths=paths, engine_args=options, allow_k0=allow_k0)
     if as_json:
         pools = {p.name: {"strategy": p.strategy.model_dump(), "schedule": p.schedule} for p in loaded.pools}
-        click.echo(json.dumps({"engine": engine, "out": out, "pools": pools, "files": [str(f) for f in files]}))
+        click.echo(
+            json.dumps({"engine": engine, "out": out, "pools": pools, "files": [str(f) for f in files]})
+        )
         return
     for file in files:
         click.echo(str(file))
     for file in files:
         if file.name == "engine.yaml":
-            click.echo(f"start: cd {shlex.quote(str(file.parent))} && vllm serve --config engine.yaml", err=True)
+            click.echo(
+                f"start: cd {shlex.quote(str(file.parent))} && vllm serve --config engine.yaml", err=True
+            )
 
 
 def _names(policy: Policy) -> set[str]:

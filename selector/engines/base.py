@@ -59,6 +59,9 @@ class Engine(Protocol):
     def generate(self, request: Request, strategy: Strategy, *, seed: int) -> Generation:
         """Decode one request at load 1 with a strategy."""
 
+    def record(self, requests: Sequence[Request], *, seed: int) -> list[Generation]:
+        """Plain outputs of several requests, batched if the engine likes; their times are no measurement."""
+
     def replay(self, recorded: Generation, strategy: Strategy) -> Acceptance:
         """What the strategy (at its k) would get accepted at every position of a plain recording."""
 

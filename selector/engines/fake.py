@@ -131,6 +131,14 @@ class FakeEngine:
             prompt, output, finish, w.steps, w.drafted, w.accepted, prefill, seconds * float(noise[1]), w.accepted_per_step
         )
 
+    def record(self, requests: Sequence[Request], *, seed: int) -> list[Generation]:
+        """Plain outputs, one by one."""
+        return [self.generate(r, PLAIN, seed=seed) for r in requests]
+
+    def record(self, requests: Sequence[Request], *, seed: int) -> list[Generation]:
+        """Plain outputs of several requests."""
+        return [self.generate(r, PLAIN, seed=seed) for r in requests]
+
     def replay(self, recorded: Generation, strategy: Strategy) -> Acceptance:
         """Acceptance at every position, from a hash of the recording: the same whoever asks, and at any k."""
         n = len(recorded.output_ids)

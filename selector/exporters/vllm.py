@@ -18,8 +18,9 @@ __all__ = ["engine_yaml", "export_vllm", "llm_kwargs", "speculative_config"]
 
 #: Options of the HTTP server, which `LLM(...)` does not know.
 _SERVER_ONLY = frozenset({
-    "host", "port", "uds", "api-key", "root-path", "chat-template", "response-role", "enable-auto-tool-choice",
-    "tool-call-parser", "uvicorn-log-level", "allow-credentials", "allowed-origins", "allowed-methods",
+    "host", "port", "uds", "api-key", "root-path", "chat-template", "response-role",
+    "enable-auto-tool-choice", "tool-call-parser", "uvicorn-log-level",
+    "allow-credentials", "allowed-origins", "allowed-methods",
     "allowed-headers", "ssl-keyfile", "ssl-certfile", "ssl-ca-certs", "api-server-count", "middleware",
 })  # fmt: skip
 _BAD_IN_FOLDER = set('/\\:*?"<>|')
@@ -48,12 +49,16 @@ def export_vllm(
         folder = Path(out_dir) / name
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "speculative-config.json").unlink(missing_ok=True)  # of an earlier export; plain pools have none
+            (folder / "speculative-config.json").unlink(
+                missing_ok=True
+            )  # of an earlier export; plain pools have none
             for file, text in files.items():
                 (folder / file).write_text(text, "utf-8")
                 paths.append(folder / file)
         except OSError as error:
-            raise ExportError(f"{folder}: cannot be written ({error.strerror}); choose another --out") from error
+            raise ExportError(
+                f"{folder}: cannot be written ({error.strerror}); choose another --out"
+            ) from error
     return paths
 
 
@@ -82,10 +87,12 @@ def _files(pool: Pool, engine: dict[str, Any]) -> dict[str, str]:
 
 
 def _yaml(engine: dict[str, Any]) -> str:
-    text = "# start with: vllm serve --config engine.yaml     (two words; --config=engine.yaml is silently ignored)\n"
+    text = "# start with: vllm serve --config engine.yaml    (two words: --config=FILE is silently ignored)\n"
     text += yaml.safe_dump(engine, sort_keys=False, allow_unicode=True, width=1000)
     if yaml.safe_load(text) != engine:
-        raise ExportError("a value does not survive YAML; look at --engine-arg and --model-path for odd characters")
+        raise ExportError(
+            "a value does not survive YAML; look at --engine-arg and --model-path for odd characters"
+        )
     return text
 
 
@@ -118,18 +125,26 @@ def _start(pool: Pool, engine: Mapping[str, Any]) -> str:
         "vllm serve --config engine.yaml\n\n"
         "or, the same without the file,\n\n"
         f"{shlex.join(words)}\n\n"
-        "Where the vllm command is missing: python -m vllm.entrypoints.openai.api_server --config engine.yaml\n"
-        "Keep --config and its file two words, and put no --speculative-config.… option beside the file: vLLM would\n"
-        "ignore the first and drop the rest of the mapping for the second.\n"
+        "Where the vllm command is missing:\n\n"
+        "python -m vllm.entrypoints.openai.api_server --config engine.yaml\n\n"
+        "Keep --config and its file two words (--config=engine.yaml is ignored), and put no\n"
+        "--speculative-config.… option beside the file (the rest of its mapping would be dropped).\n"
     )
 
 
 def _check_folders(names: list[str]) -> None:
     """Pool names become folder names on any file system, each its own."""
     for name in names:
-        if _BAD_IN_FOLDER & set(name) or not name.isprintable() or name[:1] in "-. " or name[-1:] in ". " or len(name.encode()) > 100:
+        if (
+            _BAD_IN_FOLDER & set(name)
+            or not name.isprintable()
+            or name[:1] in "-. "
+            or name[-1:] in ". "
+            or len(name.encode()) > 100
+        ):
             raise ExportError(
-                f"pool name {name!r} cannot be a folder: no path characters, no '.', '-' or blank in front, at most 100 bytes"
+                f"pool name {name!r} cannot be a folder: no path characters, no '.', '-' or blank "
+                "in front, at most 100 bytes"
             )
     if len({name.casefold() for name in names}) != len(names):
         raise ExportError(f"pool names differ only in case: {', '.join(names)}")

@@ -17,11 +17,14 @@ _MAX_HEADER_BYTES = 100_000_000
 
 
 def resolve_paths(policy: Policy, model_paths: Mapping[str, str]) -> dict[str, str]:
-    """Where the user's server finds the target and each drafter: as mapped, else as recorded in the policy."""
+    """Where the user's server finds the target and each drafter: as mapped, else as recorded."""
     known = {policy.target.name: policy.target.path} | {name: d.path for name, d in policy.drafters.items()}
     for name in model_paths:
         if name not in known:
-            raise ExportError(f"--model-path names {name!r}, which this policy does not hold; it has {', '.join(map(repr, known))}")
+            raise ExportError(
+                f"--model-path names {name!r}, which this policy does not hold; "
+                f"it has {', '.join(map(repr, known))}"
+            )
     return {name: str(model_paths.get(name, path)) for name, path in known.items()}
 
 
@@ -32,11 +35,13 @@ def check_path(name: str, path: str) -> None:
     if not path.isprintable():  # newline, NUL, other control characters, lone surrogates
         raise ExportError(f"model path of {name!r} holds control characters: {path!r}; rename the folder")
     if path.startswith("-"):
-        raise ExportError(f"model path of {name!r} starts with '-', vLLM would read an option: {path!r}; use ./{path}")
+        raise ExportError(
+            f"model path of {name!r} starts with '-', vLLM would read an option: {path!r}; use ./{path}"
+        )
 
 
 def check_drafter(policy: Policy, pool: Pool, paths: Mapping[str, str]) -> None:
-    """Refuse a drafter that would not load or would silently guess wrong. Folders are read when they are on this machine."""
+    """Refuse a drafter that would not load or would guess wrong; its folder is read where it is here."""
     name = pool.strategy.drafter
     if name is None:
         return
@@ -44,10 +49,13 @@ def check_drafter(policy: Policy, pool: Pool, paths: Mapping[str, str]) -> None:
     check_path(name, paths[name])
     if pool.strategy.method == "draft_model" and drafter.vocab_size != target.vocab_size:
         raise ExportError(
-            f"drafter {name!r} has a vocabulary of {drafter.vocab_size}, target {target.name!r} of {target.vocab_size}: vLLM refuses draft_model then"
+            f"drafter {name!r} has a vocabulary of {drafter.vocab_size}, target {target.name!r} of "
+            f"{target.vocab_size}: vLLM refuses draft_model then"
         )
     if drafter.architecture in REFUSED_ARCHITECTURES:
-        raise ExportError(f"drafter {name!r}: vLLM refuses architecture {drafter.architecture}; use an EAGLE-3 head")
+        raise ExportError(
+            f"drafter {name!r}: vLLM refuses architecture {drafter.architecture}; use an EAGLE-3 head"
+        )
     if pool.strategy.method == "eagle3":
         for folder in {Path(drafter.path), Path(paths[name])}:
             if (folder / "config.json").is_file():
@@ -58,14 +66,17 @@ def _check_head(name: str, folder: Path, target_vocab: int) -> None:
     config = _read_object(folder / "config.json")
     for architecture in config.get("architectures") or []:
         if architecture in REFUSED_ARCHITECTURES:
-            raise ExportError(f"drafter {name!r} ({folder}): vLLM refuses architecture {architecture}; use an EAGLE-3 head")
+            raise ExportError(
+                f"drafter {name!r} ({folder}): vLLM refuses architecture {architecture}; use an EAGLE-3 head"
+            )
     draft_vocab = config.get("draft_vocab_size") or config.get("vocab_size", target_vocab)
     weights = sorted(folder.glob("*.safetensors"))
     if draft_vocab == target_vocab or not weights:
         return
     if not any(tensor.split(".")[-1] == "d2t" for file in weights for tensor in tensor_names(file)):
         raise ExportError(
-            f"drafter {name!r} ({folder}): draft_vocab_size {draft_vocab} differs from the target's {target_vocab} and there is no "
+            f"drafter {name!r} ({folder}): draft_vocab_size {draft_vocab} differs from the target's "
+            f"{target_vocab} and there is no "
             "'d2t' tensor; vLLM would load it and accept almost nothing"
         )
 
@@ -92,14 +103,17 @@ def check_context(policy: Policy, pool: Pool) -> int:
     target, name, k = policy.target, pool.strategy.drafter, pool.strategy.k
     need = pool.max_context_tokens
     if need > target.max_model_len:
-        raise ExportError(f"pool {pool.name!r} needs contexts of {need} tokens, target {target.name!r} holds {target.max_model_len}")
+        raise ExportError(
+            f"pool {pool.name!r} needs contexts of {need} tokens, target {target.name!r} holds "
+            f"{target.max_model_len}"
+        )
     if name is None or policy.drafters[name].max_model_len >= target.max_model_len:
         return target.max_model_len
     held = policy.drafters[name].max_model_len
     if need + k > held:
         raise ExportError(
-            f"pool {pool.name!r} needs {need} tokens of context + k = {k}, drafter {name!r} holds {held}: send longer "
-            f"requests to a plain pool, or limit them to {held - k} tokens"
+            f"pool {pool.name!r} needs {need} tokens of context + k = {k}, drafter {name!r} holds {held}: "
+            f"send longer requests to a plain pool, or limit them to {held - k} tokens"
         )
     return held - k
 

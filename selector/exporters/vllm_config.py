@@ -1,4 +1,4 @@
-"""What vLLM is told for one pool, as plain dictionaries, with the rules vLLM itself checks late or not at all."""
+"""What vLLM is told for one pool, as dictionaries, under the rules it checks late or not at all itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from selector.exporters.vllm_checks import check_context, check_drafter, check_p
 from selector.exporters.vllm_options import normalised
 from selector.policy import Policy, Pool
 
-#: Whether a method honours a smaller k from a batch-size schedule; the others die at the first one (or ignore it).
+#: Whether a method honours a smaller k from a batch-size schedule; others die at it or ignore it.
 TAKES_SCHEDULE: Mapping[str, bool] = {
     "ngram": True, "draft_model": True, "eagle": True, "eagle3": True, "mtp": True, "dflash": True,
     "none": False, "ngram_gpu": False, "suffix": False, "medusa": False, "custom_class": False,
@@ -24,7 +24,7 @@ _DRAFT_TP = "draft-tensor-parallel-size"
 
 
 def speculation_fields(policy: Policy, pool: Pool, paths: Mapping[str, str]) -> dict[str, Any] | None:
-    """The pool's strategy in vLLM's spelling, unchecked; None for plain decoding. `paths` maps drafter names."""
+    """The pool's strategy in vLLM's spelling, unchecked; None for plain decoding. `paths`: by drafter."""
     strategy = pool.strategy
     if strategy.method == "none":
         return None
@@ -52,7 +52,9 @@ def speculative_config(
     if fields is None:
         return None
     if pool.strategy.k > MAX_K:
-        raise ExportError(f"pool {pool.name!r}: k = {pool.strategy.k} is above {MAX_K}, vLLM's limit per step")
+        raise ExportError(
+            f"pool {pool.name!r}: k = {pool.strategy.k} is above {MAX_K}, vLLM's limit per step"
+        )
     check_schedule(pool, allow_k0=allow_k0)
     check_drafter(policy, pool, paths)
     check_context(policy, pool)
@@ -65,21 +67,28 @@ def check_schedule(pool: Pool, *, allow_k0: bool = False) -> None:
         return
     where, k_max, expected = f"pool {pool.name!r}: schedule", pool.strategy.k, 1
     if not TAKES_SCHEDULE.get(pool.strategy.method, False):
-        raise ExportError(f"{where}: method {pool.strategy.method!r} takes none in vLLM; leave it at a fixed k")
+        raise ExportError(
+            f"{where}: method {pool.strategy.method!r} takes none in vLLM; leave it at a fixed k"
+        )
     for first, last, k in pool.schedule:
         if first != expected or last < first:
-            raise ExportError(f"{where}: range {first}..{last} must start at {expected} and not run backwards")
+            raise ExportError(
+                f"{where}: range {first}..{last} must start at {expected} and not run backwards"
+            )
         if k < 1 and not allow_k0:
             raise ExportError(
-                f"{where}: k = 0 for batch {first}..{last}: inside a speculating engine this is not plain decoding (the "
-                "drafter still runs); use a plain pool or k >= 1, or allow it on purpose with allow_k0 (--allow-k0)"
+                f"{where}: k = 0 for batch {first}..{last}: this is not plain decoding "
+                "(a drafter still runs); use a plain pool or k >= 1, or allow it on purpose (--allow-k0)"
             )
         if k > k_max:
-            raise ExportError(f"{where}: k = {k} is above num_speculative_tokens = {k_max}; vLLM would clamp it")
+            raise ExportError(
+                f"{where}: k = {k} is above num_speculative_tokens = {k_max}; vLLM would clamp it"
+            )
         expected = last + 1
     if expected - 1 != pool.max_batch:
         raise ExportError(
-            f"{where}: ends at batch {expected - 1}, max-num-seqs is {pool.max_batch}; vLLM carries the last k on"
+            f"{where}: ends at batch {expected - 1}, max-num-seqs is {pool.max_batch}; "
+            "vLLM carries the last k on"
         )
 
 
@@ -91,7 +100,7 @@ def engine_yaml(
     *,
     allow_k0: bool = False,
 ) -> dict[str, Any]:
-    """The content of `engine.yaml`: option names of `vllm serve` to values; `false` is spelled `no-<option>: true`."""
+    """The content of `engine.yaml`: `vllm serve` options to values; false is spelled `no-<option>: true`."""
     paths = resolve_paths(policy, model_paths or {})
     check_path(policy.target.name, paths[policy.target.name])
     extra = normalised(engine_args or {})
@@ -115,7 +124,7 @@ def engine_yaml(
 
 
 def _check_draft_parallel(speculation: dict[str, Any] | None, extra: dict[str, Any], pool: Pool) -> None:
-    """Move the drafter's tensor parallel size into the speculation; refuse options that do not go together."""
+    """Move the drafter's tensor parallel size into the speculation; refuse options that clash."""
     target_tp, draft_tp = extra.get("tensor-parallel-size", 1), extra.pop(_DRAFT_TP, None)
     if speculation is None:
         return
@@ -124,16 +133,22 @@ def _check_draft_parallel(speculation: dict[str, Any] | None, extra: dict[str, A
             raise ExportError(f"{_DRAFT_TP} {draft_tp}: vLLM takes 1 or the target's {target_tp}")
         speculation["draft_tensor_parallel_size"] = draft_tp
     if pool.strategy.method == "ngram" and extra.get("async-scheduling") is True:
-        raise ExportError(f"pool {pool.name!r}: vLLM refuses async-scheduling with ngram; leave the option out")
+        raise ExportError(
+            f"pool {pool.name!r}: vLLM refuses async-scheduling with ngram; leave the option out"
+        )
     if pool.schedule is not None and extra.get("data-parallel-size", 1) != 1:
-        raise ExportError(f"pool {pool.name!r}: with data-parallel-size above 1 vLLM ignores the schedule; use a fixed k")
+        raise ExportError(
+            f"pool {pool.name!r}: with data-parallel-size above 1 vLLM ignores the schedule; use a fixed k"
+        )
 
 
 def _at_most(asked: Any, limit: int, needed: int) -> int:
     if asked is None:
         return limit
     if isinstance(asked, bool) or not isinstance(asked, int) or not needed <= asked <= limit:
-        raise ExportError(f"max-model-len {asked!r}: the pool's contexts need {needed}, its models allow {limit}")
+        raise ExportError(
+            f"max-model-len {asked!r}: the pool's contexts need {needed}, its models allow {limit}"
+        )
     return asked
 
 
@@ -142,7 +157,7 @@ def _at_least(asked: Any, needed: int, pool: Pool) -> int:
         return needed
     if isinstance(asked, bool) or not isinstance(asked, int) or asked < needed:
         raise ExportError(
-            f"max-num-batched-tokens {asked!r} is below {needed} = max_batch {pool.max_batch} x (k {pool.strategy.k} + 1) "
-            f"+ one prefill chunk of {PREFILL_CHUNK_TOKENS}"
+            f"max-num-batched-tokens {asked!r} is below {needed} = max_batch {pool.max_batch} x "
+            f"(k {pool.strategy.k} + 1) + one prefill chunk of {PREFILL_CHUNK_TOKENS}"
         )
     return asked

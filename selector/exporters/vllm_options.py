@@ -18,6 +18,7 @@ _RESERVED = {
     "trust-remote-code": "an exported config never runs a model folder's own code",
 }
 
+
 def normalised(engine_args: Mapping[str, Any]) -> dict[str, Any]:
     """User options with vLLM's spelling; raises `ExportError` for what its YAML reader drops or misreads."""
     out: dict[str, Any] = {}
@@ -27,11 +28,16 @@ def normalised(engine_args: Mapping[str, Any]) -> dict[str, Any]:
             raise ExportError(f"engine option {name!r}: not an option name of vllm serve")
         bare = key.removeprefix("no-")
         if bare in _RESERVED or bare.startswith("spec-"):
-            raise ExportError(f"engine option {name!r} cannot be set here: {_RESERVED.get(bare, 'the policy decides it')}")
+            raise ExportError(
+                f"engine option {name!r} cannot be set here: {_RESERVED.get(bare, 'the policy decides it')}"
+            )
         if value is None or value == "" or value == [] or value == {}:
             raise ExportError(f"engine option {name!r} has no value: leave it out")
         if isinstance(value, str) and (value.startswith("-") or not value.isprintable()):
-            raise ExportError(f"engine option {name!r}: {value!r} starts with '-' or holds control characters; vLLM misreads it")
+            raise ExportError(
+                f"engine option {name!r}: {value!r} starts with '-' or holds control characters; "
+                "vLLM misreads it"
+            )
         if value is False and bare != key:
             raise ExportError(f"engine option {name!r} is false: say '{bare}' = true instead")
         key, value = (f"no-{key}", True) if value is False else (key, value)

@@ -83,7 +83,7 @@ def _check(profile: Profile, load: int, max_pools: int) -> None:
 def _compare(arena: Arena, shares: dict[str, float], one: Plan, max_pools: int, seed: int) -> tuple[Plan, list[PoolPlan]]:
     """The plan to adopt and all alternatives; a further pool has to gain more than the tie band, for certain."""
     adopted, listed = one, []
-    for count in range(2, min(max(2, max_pools), len(shares)) + 1):
+    for count in range(2, min(max(2, max_pools), sum(w > 0 for w in shares.values())) + 1):
         candidate = plan(arena, shares, count, seed)
         gain = arena.estimate(one.cost / candidate.cost, candidate.basis(arena))
         step = arena.estimate(adopted.cost / candidate.cost, gain.basis)

@@ -57,21 +57,21 @@ def plan(arena: Arena, traffic: Mix, pools: int, seed: int) -> Plan:
     """
     if pools == 1:
         return Plan((_group(arena, dict(traffic), traffic),))
-    costs = np.array([[float(_pure(arena, s, c, w)) for c, w in traffic.items()] for s in arena.candidates])
-    chosen = best_set(costs, pools, seed)
-    owner = np.array(chosen)[np.argmin(costs[list(chosen)], axis=0)]
+    costs = {c: np.array([_pure(arena, s, c, w or 1.0) for s in arena.candidates]) for c, w in traffic.items()}
+    busy = np.stack([costs[c] for c, w in traffic.items() if w], axis=1)
+    chosen = np.array(best_set(busy, pools, seed))
+    used = sorted({int(chosen[i]) for i in np.argmin(busy[chosen], axis=0)})
     mixes: dict[int, dict[str, float]] = {}
-    for (c, w), s in zip(traffic.items(), owner, strict=True):
-        mixes.setdefault(int(s), {})[c] = w
+    for c, w in traffic.items():  # a class without traffic opens no pool of its own
+        mixes.setdefault(min(used, key=lambda s: float(costs[c][s])), {})[c] = w  # noqa: B023  # used at once
     groups = [_group(arena, mix, traffic) for mix in mixes.values()]
     return Plan(tuple(_merged(arena, groups, traffic)))
 
 
 def _pure(arena: Arena, strategy: Strategy, request_class: str, share: float) -> float:
-    """Cost of a class served alone; a class without traffic still goes where it is served best."""
-    weight = share if share > 0 else 1e-9
-    reference = {request_class: weight}
-    return float(arena.cost(strategy, reference, reference)[0])
+    """Cost of a class served alone."""
+    alone = {request_class: share}
+    return float(arena.cost(strategy, alone, alone)[0])
 
 
 def _group(arena: Arena, mix: dict[str, float], traffic: Mix) -> Group:

@@ -36,7 +36,8 @@ class PrunedDraft(Trainee):
         config = copy.deepcopy(target.config)
         config.num_hidden_layers = layers
         self.frequent, self.head = frequent, target.head.float()
-        model: Any = AutoModelForCausalLM.from_config(config)
+        causal: Any = AutoModelForCausalLM  # typed as a class that cannot be called so
+        model: Any = causal.from_config(config)
         self.model = model.float()
         depth = target.config.num_hidden_layers
         kept = [round(i * (depth - 1) / max(1, layers - 1)) for i in range(layers)]
@@ -46,6 +47,11 @@ class PrunedDraft(Trainee):
         for name, shared in (("embed_tokens", target.embedding), ("lm_head", self.head)):
             owner = self.model.model if name == "embed_tokens" else self.model
             getattr(owner, name).weight = torch.nn.Parameter(shared, requires_grad=False)
+
+    @property
+    def identity(self) -> str:
+        """The number of layers; their names tell them apart."""
+        return f"draft {len(self.model.model.layers)}"
 
     def loss(self, batch: Batch) -> Tensor:
         """Cross entropy to the target on the frequent tokens and some random ones, drawn anew each time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -106,8 +107,13 @@ class Eagle3Head(Trainee):
         self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, len(draft_ids), bias=False)
 
+    @property
+    def identity(self) -> str:
+        """The draft vocabulary: `lm_head` rows of another one would mean other tokens."""
+        return "eagle3 " + hashlib.sha256(str(self.draft_ids.tolist()).encode()).hexdigest()[:16]
+
     def _passes(self, batch: Batch) -> Iterator[Tensor]:
-        """Final hidden states of each training-time-test pass; entry t of pass s speaks of token t + s + 2."""
+        """Final hidden states of each training-time-test pass; entry t of pass s is about token t+s+2."""
         hidden: Tensor = self.fc(batch.aux.float())
         past: Past = []
         tokens = torch.arange(batch.ids.shape[1])
@@ -148,7 +154,7 @@ class Eagle3Head(Trainee):
 
 
 def new_head(target: Target, rows: Iterable[Row], vocabulary: int = DRAFT_VOCABULARY) -> Eagle3Head:
-    """A head that starts near the target: its last layer's MLP and output projection, its used tokens' rows."""
+    """A head that starts near the target: its last layer's MLP and projection, its used tokens' rows."""
     if target.config.num_hidden_layers < 5 or target.config.model_type != "llama":
         raise DrafterMismatch(f"{target.folder}: this trainer knows Llama-like targets of at least 5 layers")
     counts = Counter(token for row in rows for token in row.answer)

@@ -19,7 +19,7 @@ MAX_TOKENS = 420
 class Batch:
     """Tensors of shape (rows, tokens, ...); `answer` is True where the token belongs to the answer.
 
-    `aux` and `last` are the target's hidden states at a token, `best` its most likely next token (0 in the prompt).
+    `aux` and `last` are the target's hidden states at a token, `best` its likeliest next token.
     """
 
     ids: Tensor

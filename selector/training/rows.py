@@ -29,7 +29,7 @@ class Row:
 
 
 def read_rows(file: Path) -> list[Row]:
-    """Conversations of a JSONL file with `{"p": [ids], "r": [ids]}` lines; very short answers are left out."""
+    """Conversations of a JSONL file with `{"p": [ids], "r": [ids]}` lines; very short answers left out."""
     rows: list[Row] = []
     for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
         try:

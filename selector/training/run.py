@@ -58,6 +58,8 @@ def train(options: Options, say: Callable[[str], None]) -> tuple[Acceptance, Acc
         after = evaluate(trainee, held_out)
         say(f"hold-out acceptance after {loop.progress.step} steps: {after}")
         trainee.save(options.out)
+        for file in options.out.glob("*.safetensors"):
+            file.chmod(0o644)  # safetensors writes 0600; the server that loads it may be another user
         say(f"drafter: {options.out}")
     return before, after
 

@@ -21,6 +21,11 @@ class Trainee(nn.Module, ABC):
     learning_rate: float
     clip: float
 
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """What a checkpoint's weights mean; weights of another identity are not loaded."""
+
     @abstractmethod
     def loss(self, batch: Batch) -> Tensor:
         """What to minimise."""

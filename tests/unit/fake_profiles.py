@@ -123,7 +123,7 @@ def table_profile(
     for (name, arms), kind in zip(speeds.items(), kinds, strict=False):
         temperature, top_p = sampling[kind]
         classes.append(ClassInfo(name=name, task=name, temperature=temperature, top_p=top_p, prompts=prompts, prompts_available=prompts))
-        emitted = 120
+        emitted = 840  # a multiple of 1..8 and 21, so that whole k + 1 leave no rest
         recordings += [
             Recording(id=f"{i:016x}", request_class=name, prompt_tokens=16, output_tokens=emitted + 1, finish="length", looping=False)
             for i in range(prompts)
@@ -133,7 +133,7 @@ def table_profile(
             s = table_strategy(arm)
             per_step = (tau or {}).get(arm, s.k + 1.0)
             steps += [
-                StepCost(method=s.method, drafter=s.drafter, drafted=s.k, batch=b, context=76, sampling=kind,  # type: ignore[arg-type]
+                StepCost(method=s.method, drafter=s.drafter, drafted=s.k, batch=b, context=16 + 420, sampling=kind,  # type: ignore[arg-type]
                          step_seconds=tuple(b * per_step / speed * r for r in repeats))
                 for b, speed in by_load.items()
             ]
@@ -141,7 +141,8 @@ def table_profile(
                 families[(s.method, s.drafter)] = max(s.k, families.get((s.method, s.drafter), 0))
         for (method, drafter), k_max in families.items():
             drafters[drafter] = method
-            accepted = _accepted(emitted, (tau or {}).get(f"{method} k={k_max}", k_max + 1.0))
+            wanted = (tau or {}).get(f"{method} k={k_max}")
+            accepted = [k_max] * emitted if wanted is None else _accepted(emitted, wanted)
             replays += [
                 Replay(id=f"{i:016x}", request_class=name, family=f"{method} {drafter}", k_max=k_max, accepted=encode(accepted))
                 for i in range(prompts)

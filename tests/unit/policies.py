@@ -13,7 +13,8 @@ HEAD = "my-head"
 def _model(name: str, path: str, **changes: Any) -> dict[str, Any]:
     return {
         "name": name, "path": path, "config_sha256": "0" * 64, "parameters": 1000, "weight_bytes": 2000,
-        "kv_bytes_per_token": 10, "vocab_size": 49152, "max_model_len": 8192, "architecture": "LlamaForCausalLM",
+        "kv_bytes_per_token": 10, "vocab_size": 49152, "max_model_len": 8192,
+        "architecture": "LlamaForCausalLM",
     } | changes  # fmt: skip
 
 
@@ -21,7 +22,8 @@ def pool(name: str = "spec", strategy: dict[str, Any] | None = None, **changes: 
     return {
         "name": name,
         "strategy": strategy or {"method": "eagle3", "drafter": HEAD, "num_speculative_tokens": 4},
-        "schedule": None, "expected_batch": 2.0, "max_batch": 8, "max_context_tokens": 2048, "memory_bytes": 10**9,
+        "schedule": None, "expected_batch": 2.0, "max_batch": 8, "max_context_tokens": 2048,
+        "memory_bytes": 10**9,
         "traffic_share": 0.5, "server_share": 0.5, "base_url": f"http://{name}.example:8000/v1",
     } | changes  # fmt: skip
 
@@ -30,11 +32,18 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 6, "lookup_min": 2, "looku
 PLAIN = {"method": "none"}
 
 
-def request_class(task: str, in_pool: str, temperature: float = 0.0, top_p: float = 1.0, k: int = 3) -> dict[str, Any]:
-    name = task if temperature == 0 else f"{task}, t={temperature:g}" + (f", top_p={top_p:g}" if top_p < 1 else "")
+def request_class(
+    task: str, in_pool: str, temperature: float = 0.0, top_p: float = 1.0, k: int = 3
+) -> dict[str, Any]:
+    name = (
+        task
+        if temperature == 0
+        else f"{task}, t={temperature:g}" + (f", top_p={top_p:g}" if top_p < 1 else "")
+    )
     estimate = {"value": 1.3, "low": 1.2, "high": 1.4, "basis": "measured"}
     return {
-        "request_class": name, "task": task, "temperature": temperature, "top_p": top_p, "traffic_share": 0.25,
+        "request_class": name, "task": task, "temperature": temperature, "top_p": top_p,
+        "traffic_share": 0.25,
         "pool": in_pool, "num_speculative_tokens": k, "speedup": estimate, "tau": 2.0, "break_even_tau": 1.4,
         "own_best": PLAIN, "own_best_speedup": estimate, "tie_set": [], "looping_share": 0.0,
         "speedup_without_loops": None, "reason": f"measured for {name}",
@@ -67,7 +76,9 @@ def data(**changes: Any) -> dict[str, Any]:
 
 def drafter(method: str = "eagle3", **changes: Any) -> dict[str, Any]:
     """A drafter as plain data."""
-    return _model(HEAD, "/models/my eagle3 head", method=method, architecture="LlamaForCausalLMEagle3") | changes
+    return (
+        _model(HEAD, "/models/my eagle3 head", method=method, architecture="LlamaForCausalLMEagle3") | changes
+    )
 
 
 def policy(**changes: Any) -> Policy:
@@ -78,6 +89,9 @@ def policy(**changes: Any) -> Policy:
 def one_pool(given: dict[str, Any], **changes: Any) -> tuple[Policy, Pool]:
     """A policy with one pool that serves everything, and that pool."""
     built = policy(
-        pools=[given], fallback_pool=given["name"], classes=[request_class("chat", given["name"], k=1)], **changes
+        pools=[given],
+        fallback_pool=given["name"],
+        classes=[request_class("chat", given["name"], k=1)],
+        **changes,
     )
     return built, built.pools[0]

@@ -13,10 +13,17 @@ from selector import train_classifier
 from selector.classify import BUCKETS, MAX_CHARS, TextClassifier, cut, feature_counts
 from selector.errors import MissingExtra
 from selector.policy import Classifier
-from selector.train_classifier import fit, scaled, term_frequencies, train
+from selector.train_classifier import HEAD_CHARS, fit, scaled, term_frequencies, train
 
-TEXTS = [f"{head} {n} {tail}" for n in range(6) for head, tail in
-         (("translate this into", "please"), ("def function(x):", "return x"), ("how many apples are", "7 + 8"))]
+TEXTS = [
+    f"{head} {n} {tail}"
+    for n in range(6)
+    for head, tail in (
+        ("translate this into", "please"),
+        ("def function(x):", "return x"),
+        ("how many apples are", "7 + 8"),
+    )
+]
 LABELS = ["translate", "code", "math"] * 6
 
 
@@ -26,8 +33,8 @@ def test_rounded_numbers_agree_with_sklearn(labels: list[str]) -> None:
     assert numbers is not None
     again = Classifier.model_validate_json(numbers.model_dump_json())
     classes = sorted(set(labels))
-    tf = term_frequencies(TEXTS)
-    idf, model = fit(tf, np.array([classes.index(t) for t in labels]))
+    tf, heads = term_frequencies(TEXTS), term_frequencies([t[:HEAD_CHARS] for t in TEXTS])
+    idf, model = fit(tf, heads, np.array([classes.index(t) for t in labels]))
     unseen = [*TEXTS, "something else", "", "x = 1"]
     expected = model.predict_proba(scaled(term_frequencies(unseen), idf))
     got = [TextClassifier(again).probabilities(text) for text in unseen]
@@ -100,4 +107,3 @@ def test_features_do_not_depend_on_the_process() -> None:
     # crc32, not hash(): the numbers in a policy file must mean the same on every machine
     present, _ = feature_counts("Sort the list", BUCKETS, MAX_CHARS)
     assert present[:3].tolist() == [4, 204, 259]
-

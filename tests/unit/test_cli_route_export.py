@@ -46,10 +46,18 @@ def test_route_prints_json(file: str) -> None:
 
 
 def test_route_reads_json_lines(file: str) -> None:
-    rows = [{"prompt": "x", "class": "code"}, {"messages": [None], "extra": 1}, {"class": "chat", "temperature": 0.8}]
+    rows = [
+        {"prompt": "x", "class": "code"},
+        {"messages": [None], "extra": 1},
+        {"class": "chat", "temperature": 0.8},
+    ]
     stdin = "\n\n".join(json.dumps(r) for r in rows)
     plain = run_route(file, "-", stdin=stdin)
-    assert plain.stdout.splitlines() == ["code\tspec\teagle3 k=4", "unknown\tplain\tnone", "chat, t=0.8\tplain\tnone"]
+    assert plain.stdout.splitlines() == [
+        "code\tspec\teagle3 k=4",
+        "unknown\tplain\tnone",
+        "chat, t=0.8\tplain\tnone",
+    ]
     as_json = run_route(file, "-", "--json", stdin=stdin)
     assert [json.loads(line)["pool"] for line in as_json.stdout.splitlines()] == ["spec", "plain", "plain"]
 
@@ -85,8 +93,9 @@ def run_export(*arguments: str) -> Result:
 
 
 def test_export_prints_the_files_and_how_to_start(file: str, tmp_path: Path) -> None:
-    done = run_export(file, "--to", "vllm", "--out", str(tmp_path / "d"), "--model-path", "my-head=/srv/my head",
-                      "--engine-arg", "enforce-eager=true", "--engine-arg", "served-model-name=chat")  # fmt: skip
+    options = ["--model-path", "my-head=/srv/my head"]
+    options += ["--engine-arg", "enforce-eager=true", "--engine-arg", "served-model-name=chat"]
+    done = run_export(file, "--to", "vllm", "--out", str(tmp_path / "d"), *options)
     assert done.exit_code == 0
     files = [Path(line) for line in done.stdout.splitlines()]
     assert len(files) == 14
@@ -106,7 +115,12 @@ def test_export_json(file: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--model-path", "my-head"], ["--engine-arg", "=3"], ["--engine-arg", "a=1", "--engine-arg", "a=2"], ["--to", "x"]],
+    [
+        ["--model-path", "my-head"],
+        ["--engine-arg", "=3"],
+        ["--engine-arg", "a=1", "--engine-arg", "a=2"],
+        ["--to", "x"],
+    ],
 )
 def test_wrong_export_usage_exits_2(file: str, tmp_path: Path, arguments: list[str]) -> None:
     assert run_export(file, "--out", str(tmp_path / "d"), *arguments).exit_code == 2

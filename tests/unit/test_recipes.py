@@ -1,5 +1,6 @@
 """Recipes are strict, complete and tied to their adapters."""
 
+import importlib
 import re
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from selector.errors import RecipeError
 from selector.recipes import load_recipes, read_recipe
 from selector.resources import data_dir
-from selector.strategy import METHODS, MODEL_METHODS, Strategy
+from selector.strategy import METHODS, MODEL_METHODS, Method, Strategy
 
 FILES = sorted(data_dir("strategies").glob("*.toml"))
 ADAPTERS = Path(__file__).parents[2] / "selector" / "adapters"
@@ -59,6 +60,21 @@ def test_spelling_fills_knobs_and_keeps_their_types() -> None:
         "prompt_lookup_min": 2,
         "prompt_lookup_max": 4,
     }
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_recipe_and_adapter_tell_vllm_the_same(method: Method) -> None:
+    window = {"lookup_min": 2, "lookup_max": 4} if method == "ngram" else {}
+    drafter = "h" if method in MODEL_METHODS else None
+    k = 0 if method == "none" else 3
+    strategy = Strategy(method=method, drafter=drafter, num_speculative_tokens=k, **window)
+    recipe = load_recipes()[method]
+    module = importlib.import_module(recipe.adapter)
+    (adapter,) = (
+        c for n, c in vars(module).items() if n.endswith("Adapter") and c.__module__ == recipe.adapter
+    )
+    told = adapter().vllm(strategy, drafter and "/models/h")
+    assert recipe.spell("vllm", strategy, drafter and "/models/h") == (told or {})
 
 
 def test_sglang_is_told_one_draft_token_more_than_steps() -> None:

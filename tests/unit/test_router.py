@@ -21,9 +21,21 @@ from selector.train_classifier import train
 from tests.unit import policies
 
 WORDS = {
-    "chat": ["how do I keep a basil plant alive", "what should I say at an interview", "why is the moon big today"],
-    "code": ["def f(x): return x", "write a python function sort(items)", "```python\nimport os\n``` complete it"],
-    "edit": ["rename the variable a to b in this text", "fix the typos and return all", "rename b to c everywhere"],
+    "chat": [
+        "how do I keep a basil plant alive",
+        "what should I say at an interview",
+        "why is the moon big today",
+    ],
+    "code": [
+        "def f(x): return x",
+        "write a python function sort(items)",
+        "```python\nimport os\n``` complete it",
+    ],
+    "edit": [
+        "rename the variable a to b in this text",
+        "fix the typos and return all",
+        "rename b to c everywhere",
+    ],
 }
 
 
@@ -51,7 +63,11 @@ def test_a_named_class_gets_its_pool_and_the_others_as_fallbacks(router: Router)
         confidence=1.0,
         reason="measured for code",
         policy_fingerprint=router.policy.fingerprint,
-        speculative_config={"method": "eagle3", "model": "/models/my eagle3 head", "num_speculative_tokens": 4},
+        speculative_config={
+            "method": "eagle3",
+            "model": "/models/my eagle3 head",
+            "num_speculative_tokens": 4,
+        },
     )
 
 
@@ -60,9 +76,16 @@ def test_fallbacks_after_the_plain_one_go_by_server_share(router: Router) -> Non
 
 
 @pytest.mark.parametrize("label", ["stories", "", "CODE", "x" * 5000])
-def test_c7_07_an_unknown_class_goes_to_the_fallback_pool_never_to_the_best(router: Router, label: str) -> None:
+def test_c7_07_an_unknown_class_goes_to_the_fallback_pool_never_to_the_best(
+    router: Router, label: str
+) -> None:
     d = router.route(request_class=label)
-    assert (d.pool, d.request_class, d.strategy.method, d.speculative_config) == ("plain", "unknown", "none", None)
+    assert (d.pool, d.request_class, d.strategy.method, d.speculative_config) == (
+        "plain",
+        "unknown",
+        "none",
+        None,
+    )
     assert "not in this policy" in d.reason
     assert len(d.reason) < 200
 
@@ -99,7 +122,10 @@ def test_a_full_class_name_says_its_own_temperature(router: Router) -> None:
 def test_top_p_picks_the_nearest_higher_one_at_the_temperature() -> None:
     classes = [policies.request_class("chat", "spec", 0.8, p) for p in (0.5, 0.9, 1.0)]
     router = Router(policies.policy(classes=classes))
-    chosen = [router.route(request_class="chat", temperature=0.8, top_p=p).request_class for p in (0.6, 0.9, 0.95, None)]
+    chosen = [
+        router.route(request_class="chat", temperature=0.8, top_p=p).request_class
+        for p in (0.6, 0.9, 0.95, None)
+    ]
     assert chosen == ["chat, t=0.8, top_p=0.9", "chat, t=0.8, top_p=0.9", "chat, t=0.8", "chat, t=0.8"]
 
 
@@ -125,7 +151,9 @@ def test_messages_are_classified_by_their_user_turns(router: Router) -> None:
 
 
 def test_an_unsure_text_goes_to_the_fallback_pool(router: Router) -> None:
-    d = router.route("zzyzx qwerty 漢字")
+    d = router.route(
+        "the weather over the northern hills stays grey and cold, with little wind and more rain to come"
+    )
     assert (d.pool, d.request_class) == ("plain", "unknown")
     assert d.reason.startswith("classifier not sure")
 
@@ -143,7 +171,12 @@ ODD: list[list[Any]] = [
     [{"role": "user"}],
     [{"role": "user", "content": None}],
     [{"role": "user", "content": {"text": "x"}}],
-    [{"role": "user", "content": [None, 1, {"type": "image_url", "image_url": {"url": "data:"}}, {"text": None}]}],
+    [
+        {
+            "role": "user",
+            "content": [None, 1, {"type": "image_url", "image_url": {"url": "data:"}}, {"text": None}],
+        }
+    ],
     [{"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"arguments": "{"}}]}],
     [{"role": "tool", "content": "42", "tool_call_id": "1"}],
     [{"role": ["user"], "content": "x"}],
@@ -159,15 +192,21 @@ def test_odd_messages_give_a_decision(router: Router, messages: list[Any]) -> No
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
-    lambda inner: st.lists(inner, max_size=4)
-    | st.dictionaries(st.sampled_from(["role", "content", "text", "type", "x"]), inner | st.just("user"), max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["role", "content", "text", "type", "x"]), inner | st.just("user"), max_size=4
+        )
+    ),
     max_leaves=20,
 )
 
 
 @given(messages=st.lists(JSON, max_size=4), temperature=st.none() | st.floats(0, 5))
 @settings(max_examples=150, deadline=None)
-def test_any_json_messages_give_a_decision(router: Router, messages: list[Any], temperature: float | None) -> None:
+def test_any_json_messages_give_a_decision(
+    router: Router, messages: list[Any], temperature: float | None
+) -> None:
     d = router.route(messages=messages, temperature=temperature)
     assert d.pool in {"spec", "plain", "lookup"}
     assert 0 <= d.confidence <= 1
@@ -186,6 +225,7 @@ def test_any_json_messages_give_a_decision(router: Router, messages: list[Any], 
         ({"request_class": "chat", "temperature": True}, "temperature must be a number, not bool"),
         ({"request_class": "chat", "temperature": [1]}, "temperature must be a number, not list"),
         ({"request_class": "chat", "temperature": float("nan")}, "temperature nan is out of range"),
+        ({"request_class": "chat", "temperature": 10**400}, "is out of range"),
         ({"request_class": "chat", "temperature": -1}, "temperature -1 is out of range"),
         ({"request_class": "chat", "top_p": 1.5}, "top_p 1.5 is out of range"),
         ({"request_class": "chat", "max_tokens": 1.5}, "max_tokens must be an integer, not float"),
@@ -202,7 +242,9 @@ def test_policies_load_from_path_file_and_dict(tmp_path: Path, router: Router) -
     file = tmp_path / "p.policy.json"
     file.write_text(text, "utf-8")
     sources = [file, str(file), io.StringIO(text), io.BytesIO(text.encode()), json.loads(text)]
-    assert {Router.load(s).route(request_class="code") for s in sources} == {router.route(request_class="code")}
+    assert {Router.load(s).route(request_class="code") for s in sources} == {
+        router.route(request_class="code")
+    }
 
 
 def _without(key: str) -> dict[str, Any]:
@@ -228,7 +270,10 @@ def _with(path: list[Any], value: Any) -> dict[str, Any]:
         (_with(["fallback_pool"], "nowhere"), "fallback_pool"),
         (_with(["classes", 0, "pool"], "nowhere"), "classes.chat.pool"),
         (_with(["classes", 1, "request_class"], "chat"), "chat"),
-        (_with(["pools", 1, "strategy", "num_speculative_tokens"], "four"), "pools.1.strategy.num_speculative_tokens"),
+        (
+            _with(["pools", 1, "strategy", "num_speculative_tokens"], "four"),
+            "pools.1.strategy.num_speculative_tokens",
+        ),
         (_with(["pools", 1, "strategy", "num_speculative_tokens"], 0), "num_speculative_tokens"),
         (_with(["pools", 1, "strategy", "drafter"], "lost"), "lost"),
         (_with(["pools", 1, "schedule"], [[1, 4, 9], [5, 8, 1]]), "pools.1: schedule"),
@@ -257,12 +302,14 @@ def test_a_newer_schema_is_refused_naming_both(tmp_path: Path) -> None:
             Router.load(source)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 200_000, '{"schema_version": 1e999}', "\ufeff{}", "1" * 5000])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "[" * 200_000, '{"schema_version": 1e999}', "\ufeff{}", "1" * 5000]
+)
 def test_text_that_is_no_policy_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "p.json"
     file.write_text(text, "utf-8")
     for source in (file, io.StringIO(text)):
-        with pytest.raises(PolicyError, match="not JSON|no schema_version"):
+        with pytest.raises(PolicyError, match=r"not JSON|no schema_version"):
             Router.load(source)
 
 

@@ -1,8 +1,9 @@
-"""Training a drafter for a tiny random target: loss falls, a resumed run equals an unbroken one, files fit."""
+"""Training a drafter for a tiny random target: loss falls, a resumed run equals an unbroken one."""
 
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,10 +35,12 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("target")
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=6, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, max_position_embeddings=128, tie_word_embeddings=True,
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=6,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        max_position_embeddings=128, tie_word_embeddings=True,
     )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder)
+    model: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]  # transformers' own
+    model.save_pretrained(folder)
     return folder
 
 
@@ -167,3 +170,33 @@ def test_chain_acceptance_equals_drafting_one_by_one(target: Path, data: Path) -
                     hits[i] += right
                     chains[i] += 1
     assert counted == pytest.approx([h / c for h, c in zip(hits, chains, strict=True)], abs=1e-6)
+
+
+@pytest.mark.embedded
+def test_head_in_training_guesses_what_it_would_draft_in_an_engine(target: Path, data: Path) -> None:
+    """Three passes over a whole row against a cache that grows one draft at a time, at every position."""
+    import torch
+
+    from selector.training.eagle3 import new_head
+    from selector.training.features import Target
+
+    row = next(row for row in read_rows(data) if row.held_out)
+    text = torch.tensor([row.prompt + row.answer])
+    model = Target(target)
+    head = new_head(model, [row], VOCABULARY)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.normal_(std=0.5)
+        batch = model.features([row])
+        trained = list(head.guesses(batch))
+        for t in range(len(row.prompt), text.shape[1] - 3):  # the last known token
+            states = head.fc(batch.aux[:, :t].float())
+            for i in range(3):
+                # The recorded tokens stand in for drafts that were right; feed all again as one causal pass.
+                keys = text[:, 1 : t + 1 + i]
+                turn = model.rotary(torch.arange(keys.shape[1]))
+                out = head.midlayer(model.embedding[keys], states, turn, [])
+                drafted = int(head.draft_ids[head.lm_head(head.norm(out[:, -1])).argmax()])
+                assert drafted == int(trained[i][0, t])
+                states = torch.cat([states, out[:, -1:]], 1)

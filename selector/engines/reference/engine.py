@@ -16,13 +16,14 @@ from selector.adapters.checkpoint import Checkpoint
 from selector.engines.base import Acceptance, Generation
 from selector.engines.reference.loop import decode
 from selector.engines.reference.model import DecoderModel
+from selector.engines.reference.record import record
 from selector.engines.reference.stepper import Sampler, Stepper
 from selector.errors import SelectorError
 from selector.profile import DrafterInfo, EngineInfo, ModelInfo, Sampling
 from selector.strategy import Method, Strategy
 from selector.workload import Request
 
-STEPS_PER_TIMING = 3
+STEPS_PER_TIMING = 2
 
 
 class ReferenceEngine:
@@ -132,20 +133,33 @@ class ReferenceEngine:
         """Length after the chat template."""
         return len(self.prompt_ids(request))
 
+    def _limit(self, request: Request, k: int) -> int:
+        """Output tokens that fit the model's length behind the prompt."""
+        prompt, longest = self.prompt_tokens(request), self._target_info.max_model_len
+        if prompt + k + 2 > longest:
+            raise SelectorError(f"a prompt of {prompt} tokens leaves no room in the model's {longest}: shorten or drop it")
+        return min(request.max_tokens, longest - prompt - k - 1)
+
     def generate(self, request: Request, strategy: Strategy, *, seed: int) -> Generation:
         """Decode one request; the same seed gives the same tokens."""
-        ids = self.prompt_ids(request)
-        room = self._target_info.max_model_len - len(ids) - strategy.k - 1
-        if room < 1:
-            raise SelectorError(f"a prompt of {len(ids)} tokens leaves no room in the model's {self._target_info.max_model_len}: shorten or drop it")
         return decode(
             self.model,
             self.drafter(strategy),
-            ids,
+            self.prompt_ids(request),
             k=strategy.k,
-            max_tokens=min(request.max_tokens, room),
+            max_tokens=self._limit(request, strategy.k),
             stop_ids=self.stop_ids,
             sampler=self._sampler(request.temperature, request.top_p, seed),
+        )
+
+    def record(self, requests: Sequence[Request], *, seed: int) -> list[Generation]:
+        """Plain outputs in one padded batch; sampled rows draw from generators of their own."""
+        return record(
+            self.model,
+            [self.prompt_ids(r) for r in requests],
+            [self._limit(r, 0) for r in requests],
+            [self._sampler(r.temperature, r.top_p, seed + int(r.digest[:8], 16)) for r in requests],
+            self.stop_ids,
         )
 
     def _sampler(self, temperature: float, top_p: float, seed: int) -> Sampler:
@@ -222,7 +236,7 @@ class _FixedWidth:
 
 
 def _repeat(once: Callable[[], float], repeats: int) -> list[float]:
-    once()
+    once()  # the first one fills caches and is not like the others
     return [once() for _ in range(repeats)]
 
 

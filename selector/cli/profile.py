@@ -1,0 +1,142 @@
+"""`selector profile`: measure acceptance, step cost and a few real cells."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from selector.cli.progress import ProgressLine
+from selector.cli.summary import plan_text, profile_text
+from selector.errors import SelectorError
+from selector.profile import write_json
+from selector.workload import load_workload
+
+if TYPE_CHECKING:
+    from selector.engines.base import Engine
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+class Duration(click.ParamType):
+    """`90s`, `5m`, `1h`, or seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds."""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
+        if not match or float(match[1]) <= 0:
+            self.fail(f"{value!r}: give a time such as 90s, 5m or 1h", param, ctx)
+        return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+class Loads(click.ParamType):
+    """Comma-separated batch sizes."""
+
+    name = "loads"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Sorted, without repeats; 1 is always among them, since the real cells run there."""
+        if not re.fullmatch(r"\d+(,\d+)*", str(value)) or "0" in str(value).split(","):
+            self.fail(f"{value!r}: give batch sizes such as 1,2,4,8", param, ctx)
+        return tuple(sorted({1, *map(int, str(value).split(","))}))
+
+
+@click.command("profile")
+@click.argument("model", required=False, type=click.Path(path_type=Path))
+@click.option("--engine", "engine_name", type=click.Choice(["reference", "fake"]), default="reference", show_default=True,
+              help="reference: decode here with torch; fake: scripted, for trying the commands.")
+@click.option("--drafter", "drafters", multiple=True, metavar="METHOD=PATH",
+              help="A drafter checkpoint: eagle3=PATH or draft_model=PATH; may repeat.  [default: the embedded ones for the embedded model]")
+@click.option("--workload", type=click.Path(path_type=Path), default=None,
+              help="JSONL of requests (prompt or messages, class, temperature, max_tokens).  [default: the shipped classes]")
+@click.option("--loads", type=Loads(), default="1,2,4,8", show_default=True, help="Batch sizes whose step cost is measured.")
+@click.option("--max-k", type=click.IntRange(1, 16), default=8, show_default=True, help="Most drafted tokens per step.")
+@click.option("--budget", type=Duration(), default="5m", show_default=True, help="Time to spend; more time, more prompts and repeats.")
+@click.option("--prompts-per-class", type=click.IntRange(min=1), default=None, help="Fix the prompts per class.  [default: what the budget allows]")
+@click.option("--no-confirm", is_flag=True, help="Leave out the real end-to-end cells (and the A/A noise band with them).")
+@click.option("--plan", "plan_only", is_flag=True, help="Print cells and minutes, and stop.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted run.")
+@click.option("--fresh", is_flag=True, help="Throw an interrupted run's journal away and begin again.")
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True, help="Weights and activations.")
+@click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
+@click.option("--threads", type=click.IntRange(min=1), default=None, help="Compute threads.  [default: torch's choice]")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of prompt choice, sampling and order.")
+@click.option("--out", type=click.Path(path_type=Path), default=None, help="Profile to write.  [default: MODEL's name with .profile.json, here]")
+@click.option("--json", "as_json", is_flag=True, help="Print the profile instead of its summary.")
+def command(model: Path | None, out: Path | None, as_json: bool, plan_only: bool, resume: bool, fresh: bool, **options: Any) -> None:
+    """Measure MODEL (a local folder) with its drafters; without MODEL, a small embedded model and its drafters."""
+    from selector.measure import Measurement, Settings, measure
+
+    if resume and fresh:
+        raise click.UsageError("--resume and --fresh exclude each other")
+    progress = ProgressLine()
+    workload = load_workload(options["workload"])
+    engine = _engine(model, options, progress)
+    settings = Settings(
+        budget_seconds=options["budget"], k_max=options["max_k"], loads=options["loads"], seed=options["seed"],
+        prompts_per_class=options["prompts_per_class"], confirm=not options["no_confirm"],
+        command="selector " + shlex.join(sys.argv[1:]),
+    )  # fmt: skip
+    if plan_only:
+        run = Measurement(engine, workload, settings)
+        plan = run.plan()
+        click.echo(json.dumps(plan.as_dict(), indent=1) if as_json else plan_text(plan, run, workload))
+        return
+    file = out or Path(f"{engine.target.name}.profile.json")
+    journal = file.with_name(file.name.removesuffix(".json") + ".journal.jsonl")
+    if fresh:
+        journal.unlink(missing_ok=True)
+    try:
+        profile = measure(engine, workload, journal, settings, progress=progress, resume=resume)
+    except KeyboardInterrupt:
+        progress.finish()
+        again = shlex.join(a for a in sys.argv[1:] if a != "--fresh")
+        click.echo(f"stopped; what was measured is kept in {journal}\ngo on with: selector {again}{'' if resume else ' --resume'}", err=True)
+        raise SystemExit(130) from None
+    write_json(file, profile)
+    journal.unlink(missing_ok=True)
+    progress.finish()
+    click.echo(profile.model_dump_json(indent=1) if as_json else profile_text(profile))
+    click.echo(f"\nprofile: {file}      next: selector recommend {shlex.quote(str(file))}", err=True)
+
+
+def _engine(model: Path | None, options: dict[str, Any], progress: ProgressLine) -> Engine:
+    if options["engine_name"] == "fake":
+        from selector.engines.fake import FakeEngine
+
+        return FakeEngine(seed=options["seed"])
+    from selector.engines.reference import ReferenceEngine
+
+    if model is None:
+        from selector.embedded import TARGET_NAME, embedded_drafters, embedded_target
+
+        target, name = embedded_target(progress.say), TARGET_NAME
+        drafters = _named(options["drafters"]) or embedded_drafters(progress.say)
+    else:
+        target, name, drafters = model, model.resolve().name, _named(options["drafters"])
+    progress.say(f"loading {name} and {len(drafters)} drafters")
+    return ReferenceEngine(
+        target, name, drafters, dtype=options["dtype"], device=options["device"], threads=options["threads"]
+    )
+
+
+def _named(given: tuple[str, ...]) -> dict[str, tuple[Any, Path]]:
+    """`METHOD=PATH` options by the folder's name."""
+    drafters: dict[str, tuple[Any, Path]] = {}
+    for text in given:
+        method, sign, path = text.partition("=")
+        if not sign or method not in ("eagle3", "draft_model"):
+            raise click.UsageError(f"--drafter {text!r}: write eagle3=PATH or draft_model=PATH")
+        folder = Path(path)
+        if not folder.is_dir():
+            raise SelectorError(f"--drafter {text!r}: no such folder")
+        name = folder.resolve().name
+        drafters[name if name not in drafters else f"{name}-{len(drafters)}"] = (method, folder)
+    return drafters

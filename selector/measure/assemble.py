@@ -1,0 +1,131 @@
+"""From journal entries to a profile."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from selector.engines.base import Engine, Generation
+from selector.measure.journal import Journal
+from selector.profile import (
+    ClassInfo,
+    ConfirmedCell,
+    Hardware,
+    PrefillCost,
+    Profile,
+    Provenance,
+    Recording,
+    Replay,
+    Run,
+    Skipped,
+    StepCost,
+)
+from selector.strategy import Strategy
+from selector.walks import looping
+from selector.workload import Workload
+
+T = TypeVar("T")
+
+
+def generation_entry(request_class: str, prompt_id: str, g: Generation) -> dict[str, Any]:
+    """A recording as the journal keeps it, token ids included (they are needed to go on after a kill)."""
+    return {"class": request_class, "id": prompt_id, "prompt": g.prompt_ids, "output": g.output_ids, "finish": g.finish}
+
+
+def generation_of(entry: dict[str, Any]) -> Generation:
+    """The recording back from the journal; its times were no measurement and are zero."""
+    output = tuple(entry["output"])
+    return Generation(tuple(entry["prompt"]), output, entry["finish"], len(output) - 1, 0, 0, 0.0, 0.0)
+
+
+def build_profile(
+    journal: Journal, engine: Engine, workload: Workload, *, k_max: int, loads: tuple[int, ...], provenance: Provenance
+) -> Profile:
+    """Everything measured so far as one profile."""
+    prompts = workload.by_class()
+    recordings = [
+        Recording(
+            id=e["id"],
+            request_class=e["class"],
+            prompt_tokens=len(e["prompt"]),
+            output_tokens=len(e["output"]),
+            finish=e["finish"],
+            looping=looping(e["output"]),
+        )
+        for e in journal.under("recording")
+    ]
+    measured = defaultdict(int)
+    for r in recordings:
+        measured[r.request_class] += 1
+    classes = [
+        ClassInfo(
+            name=name, task=rs[0].task, temperature=rs[0].temperature, top_p=rs[0].top_p,
+            prompts=measured[name], prompts_available=len(rs),
+        )
+        for name, rs in prompts.items()
+        if measured[name]
+    ]  # fmt: skip
+    confirmed = _confirmed(journal)
+    return Profile(
+        hardware=Hardware.model_validate(journal["hardware"]),
+        engine=engine.info,
+        target=engine.target,
+        drafters=dict(engine.drafters),
+        workload=workload.source,
+        workload_sha256=workload.digest,
+        classes=tuple(classes),
+        k_max=k_max,
+        loads=loads,
+        recordings=tuple(recordings),
+        replays=tuple(Replay.model_validate(e) for e in journal.under("replay")),
+        step_costs=tuple(_timed(journal, "step", StepCost, "step_seconds")),
+        prefill_costs=tuple(_timed(journal, "prefill", PrefillCost, "prefill_seconds")),
+        confirmed=tuple(confirmed),
+        aa_noise=aa_noise(confirmed),
+        skipped=tuple(Skipped.model_validate(e) for e in journal.under("skipped")),
+        provenance=provenance,
+    )
+
+
+def _timed(journal: Journal, prefix: str, model: Callable[..., T], field: str) -> list[T]:
+    """Entries of one cell hold one timing each; their times become one row."""
+    groups: dict[str, tuple[dict[str, Any], list[float]]] = {}
+    for e in journal.under(prefix):
+        cell = {k: v for k, v in e.items() if k != "seconds"}
+        groups.setdefault(repr(sorted(cell.items(), key=str)), (cell, []))[1].append(e["seconds"])
+    return [model(**cell, **{field: tuple(times)}) for cell, times in groups.values()]
+
+
+def _confirmed(journal: Journal) -> list[ConfirmedCell]:
+    cells: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
+    strategies: dict[str, Strategy] = {}
+    for e in journal.under("confirm"):
+        strategy = Strategy.model_validate(e["strategy"])
+        strategies[f"{strategy.family}/{strategy.k}"] = strategy
+        cells[(e["class"], f"{strategy.family}/{strategy.k}", e["arm"])].append(e["run"])
+    return [
+        ConfirmedCell.model_validate({
+            "request_class": name, "strategy": strategies[label].model_dump(), "load": 1, "arm": arm,
+            "runs": [Run.model_validate(r).model_dump() for r in runs],
+        })
+        for (name, label, arm), runs in cells.items()
+    ]  # fmt: skip
+
+
+def aa_noise(cells: list[ConfirmedCell]) -> float:
+    """Half-width of the band that 95% of plain-against-plain ratios fall in: 1.96 x rms of log ratios of totals.
+
+    The ratio of one class takes the same prompts and repeats on both sides. 0 when the second plain arm never ran.
+    """
+    logs = []
+    for second in (c for c in cells if c.arm == "aa"):
+        first = next((c for c in cells if c.arm == "main" and c.request_class == second.request_class and c.strategy == second.strategy), None)
+        if first is None:
+            continue
+        shared = {(r.id, r.repeat) for r in first.runs} & {(r.id, r.repeat) for r in second.runs}
+        totals = [sum(r.prefill_seconds + r.decode_seconds for r in c.runs if (r.id, r.repeat) in shared) for c in (first, second)]
+        if all(totals):
+            logs.append(math.log(totals[1] / totals[0]))
+    return 1.96 * math.sqrt(sum(x * x for x in logs) / len(logs)) if logs else 0.0

@@ -1,0 +1,151 @@
+"""The plan: which prompts, step costs and confirmations fit the budget, and how long each part takes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from selector.acceptance import sampling_kind
+from selector.engines.base import Engine
+from selector.profile import Sampling
+from selector.strategy import PLAIN, Strategy
+from selector.workload import Request, Workload
+
+BATCH_RECORDED = 8
+SHARE_OF_ACCEPTANCE, SHARE_OF_STEP_COST = 0.45, 0.30
+MIN_PROMPTS = 3
+PREFILL_LENGTHS = (32, 128, 384)
+TYPICAL_CONTEXT = 256
+
+
+@dataclass(frozen=True)
+class StepCell:
+    """One step-cost cell: the strategy's k is the width asked for."""
+
+    strategy: Strategy
+    batch: int
+    context: int
+    sampling: Sampling
+
+    @property
+    def key(self) -> str:
+        """Journal key without the repeat."""
+        return f"step/{self.strategy.family}/{self.strategy.k}/{self.batch}/{self.context}/{self.sampling}"
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds of one plain step at batch 1 and at the recording batch, measured before planning."""
+
+    one: float
+    batch: float
+
+    @classmethod
+    def of(cls, engine: Engine) -> Self:
+        """Two quick timings."""
+        times = [
+            min(engine.step_seconds(PLAIN, batch=b, context=TYPICAL_CONTEXT, sampling="greedy", repeats=2))
+            for b in (1, BATCH_RECORDED)
+        ]
+        return cls(*times)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be measured. Seconds are estimates from `Speed`; the plan is frozen in the journal."""
+
+    prompts_per_class: int
+    step_repeats: int
+    confirm_seconds: float
+    confirm_prompts: int
+    confirm_repeats: int
+    record_seconds: float
+    replay_seconds: float
+    step_cost_seconds: float
+    prefill_seconds: float
+
+    @property
+    def total_seconds(self) -> float:
+        """The whole run."""
+        parts = (self.record_seconds, self.replay_seconds, self.step_cost_seconds, self.prefill_seconds, self.confirm_seconds)
+        return sum(parts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for the journal and `--plan --json`."""
+        return asdict(self) | {"total_seconds": self.total_seconds}
+
+
+def families(engine: Engine, k: int) -> list[Strategy]:
+    """One strategy per model drafter at this k, in the order the drafters were given."""
+    return [
+        Strategy(method=info.method, drafter=name, num_speculative_tokens=k) for name, info in engine.drafters.items()
+    ]
+
+
+def step_cells(engine: Engine, workload: Workload, k_max: int, loads: Sequence[int]) -> list[StepCell]:
+    """Widths 1, 2, 4, 8 ... k_max at every load for every method; a second context and other samplings for few."""
+    near, far = contexts(engine, workload)
+    widths = sorted({k for k in (1, 2, 4, 8) if k < k_max} | {k_max})
+    ngram = Strategy(method="ngram", lookup_min=2, lookup_max=4, num_speculative_tokens=1)
+    drafting = (ngram, *families(engine, 1))
+    ends = sorted({min(loads), max(loads)})
+    middle = widths[len(widths) // 2]
+    cells = [StepCell(s, b, near, "greedy") for b in loads for s in (PLAIN, *(d.with_k(k) for d in drafting for k in widths))]
+    cells += [StepCell(s, b, far, "greedy") for s in (PLAIN, ngram.with_k(middle)) for b in ends]
+    few = sorted({widths[0], middle, widths[-1]})
+    for kind in samplings(workload)[1:]:
+        cells += [StepCell(s, b, near, kind) for s in (PLAIN, *(d.with_k(k) for d in drafting for k in few)) for b in ends]
+    return cells
+
+
+def contexts(engine: Engine, workload: Workload) -> tuple[int, int]:
+    """The workload's middle context (prompt and half the output, a multiple of 64) and one well beyond its longest."""
+    lengths = sorted(engine.prompt_tokens(r) + r.max_tokens // 2 for r in workload.requests)
+    near = max(64, round(lengths[len(lengths) // 2] / 64) * 64)
+    longest = engine.target.max_model_len - 64
+    return near, min(longest, max(3 * near, -(-lengths[-1] // 64) * 64))
+
+
+def samplings(workload: Workload) -> list[Sampling]:
+    """Greedy, then the other kinds of sampling that the workload asks for."""
+    kinds: set[Sampling] = {"greedy"} | {sampling_kind(r.temperature, r.top_p) for r in workload.requests}
+    order: tuple[Sampling, ...] = ("greedy", "temperature", "top_p")
+    return [k for k in order if k in kinds]
+
+
+def make_plan(workload: Workload, cells: Sequence[StepCell], drafters: int, speed: Speed, budget_seconds: float) -> Plan:
+    """Fit the budget: acceptance gets 45%, step cost 30%, confirmation what is left."""
+    classes = workload.by_class()
+    tokens = sum(max(r.max_tokens for r in rs) for rs in classes.values()) / len(classes)
+    record = tokens * speed.batch / BATCH_RECORDED
+    replay = drafters * 6 * speed.one
+    per_prompt = len(classes) * (record + replay)
+    available = max(len(rs) for rs in classes.values())
+    prompts = max(MIN_PROMPTS, min(available, int(SHARE_OF_ACCEPTANCE * budget_seconds / per_prompt)))
+    once = sum(4 * speed.one * (1 + 0.12 * c.strategy.k) * (1 + 0.06 * c.batch) for c in cells)
+    repeats = max(3, min(9, int(SHARE_OF_STEP_COST * budget_seconds / once)))
+    prefill = (drafters + 2) * len(PREFILL_LENGTHS) * 4 * 3.5 * speed.one
+    spent = prompts * per_prompt + repeats * once + prefill
+    left = max(0.12 * budget_seconds, budget_seconds - spent)
+    full_cell = 3 * 0.8 * tokens * speed.one  # three arms of one prompt, once
+    wanted = left / (len(classes) * full_cell)
+    return Plan(
+        prompts_per_class=prompts,
+        step_repeats=repeats,
+        confirm_seconds=left,
+        confirm_prompts=max(1, min(6, int(wanted))),
+        confirm_repeats=1 if wanted < 2 else 3 if wanted >= 12 else 2,
+        record_seconds=prompts * len(classes) * record,
+        replay_seconds=prompts * len(classes) * replay,
+        step_cost_seconds=repeats * once,
+        prefill_seconds=prefill,
+    )
+
+
+def pick_prompts(requests: Sequence[Request], count: int, seed: int) -> list[Request]:
+    """A seeded sample without repeats; growing `count` only adds prompts."""
+    order = sorted(requests, key=lambda r: r.digest)
+    random.Random(seed).shuffle(order)
+    return order[:count]

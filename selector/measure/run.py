@@ -1,0 +1,232 @@
+"""Profiling: every stage in order, each measurement into the journal, then the profile."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from selector.engines.base import Engine
+from selector.errors import MeasurementFailed, SelectorError
+from selector.measure.assemble import build_profile, generation_entry, generation_of
+from selector.measure.confirm import Confirmation, confirm_queue
+from selector.measure.hardware import sample_hardware
+from selector.measure.journal import Journal
+from selector.measure.plan import (
+    BATCH_RECORDED,
+    PREFILL_LENGTHS,
+    Plan,
+    Speed,
+    StepCell,
+    families,
+    make_plan,
+    pick_prompts,
+    step_cells,
+)
+from selector.measure.progress import Progress, Silent
+from selector.measure.windows import search_windows
+from selector.profile import Profile, Provenance
+from selector.strategy import PLAIN, Strategy
+from selector.walks import encode
+from selector.workload import Request, Workload
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user asked for. `prompts_per_class` overrides what the budget would give."""
+
+    budget_seconds: float = 300.0
+    k_max: int = 8
+    loads: tuple[int, ...] = (1, 2, 4, 8)
+    seed: int = 0
+    prompts_per_class: int | None = None
+    confirm: bool = True
+    command: str = ""
+
+
+class Measurement:
+    """One profiling run over an engine; `run` may be called again on the same journal after an interruption."""
+
+    def __init__(self, engine: Engine, workload: Workload, settings: Settings, progress: Progress | None = None) -> None:
+        self.engine, self.workload, self.settings = engine, workload, settings
+        self.progress: Progress = progress or Silent()
+        self.cells = step_cells(engine, workload, settings.k_max, settings.loads)
+        self.started = datetime.now(UTC).isoformat(timespec="seconds")
+        self.stages: dict[str, float] = {}
+
+    def header(self) -> dict[str, Any]:
+        """What a journal must agree on to be continued."""
+        s = self.settings
+        return {
+            "workload": self.workload.digest, "target": self.engine.target.config_sha256,
+            "drafters": {n: d.config_sha256 for n, d in self.engine.drafters.items()},
+            "engine": self.engine.info.model_dump(mode="json"), "budget_seconds": s.budget_seconds, "k_max": s.k_max,
+            "loads": list(s.loads), "seed": s.seed, "prompts_per_class": s.prompts_per_class, "confirm": s.confirm,
+        }  # fmt: skip
+
+    def plan(self, journal: Journal | None = None) -> Plan:
+        """Time two steps and plan; a resumed run keeps the plan it began with."""
+        if journal is not None and "plan" in journal:
+            return Plan(**journal["plan"])
+        plan = make_plan(self.workload, self.cells, len(self.engine.drafters), Speed.of(self.engine), self.settings.budget_seconds)
+        if self.settings.prompts_per_class is not None:
+            scale = self.settings.prompts_per_class / plan.prompts_per_class
+            plan = Plan(**{
+                **plan.__dict__, "prompts_per_class": self.settings.prompts_per_class,
+                "record_seconds": plan.record_seconds * scale, "replay_seconds": plan.replay_seconds * scale,
+            })  # fmt: skip
+        if journal is not None:
+            journal.add("plan", dict(plan.__dict__))
+        return plan
+
+    def run(self, journal: Journal) -> Profile:
+        """Measure what the journal lacks; raises `MeasurementFailed` when plain decoding itself fails."""
+        plan = self.plan(journal)
+        self.progress.begin(plan.total_seconds)
+        if "hardware" not in journal:
+            journal.add("hardware", sample_hardware().model_dump())
+        prompts = {
+            name: pick_prompts(rs, plan.prompts_per_class, self.settings.seed)
+            for name, rs in self.workload.by_class().items()
+        }
+        with self._stage("recording plain outputs", journal):
+            self._record(journal, prompts, plan)
+        with self._stage("acceptance", journal):
+            self._replay(journal, plan)
+        with self._stage("step cost", journal):
+            self._step_costs(journal, plan)
+        with self._stage("prefill cost", journal):
+            self._prefill_costs(journal, plan)
+        if self.settings.confirm:
+            with self._stage("confirmation", journal):
+                queue = confirm_queue(self._profile(journal, complete=False), self.settings.seed)
+                Confirmation(self.engine, journal, plan, prompts, self.settings.seed).run(queue, self.progress)
+        return self._profile(journal, complete=True)
+
+    @contextmanager
+    def _stage(self, name: str, journal: Journal) -> Iterator[None]:
+        self.progress.stage(name)
+        start = time.monotonic()
+        yield
+        count = sum(1 for _ in journal.under(f"stage/{name}"))
+        journal.add(f"stage/{name}/{count}", {"name": name, "seconds": time.monotonic() - start})
+
+    def _record(self, journal: Journal, prompts: dict[str, list[Request]], plan: Plan) -> None:
+        each = plan.record_seconds / max(1, sum(map(len, prompts.values())))
+        for name, requests in prompts.items():
+            todo = [r for r in requests if f"recording/{name}/{r.digest}" not in journal]
+            self.progress.advance(each * (len(requests) - len(todo)))
+            for group in _groups(todo, BATCH_RECORDED):
+                self.progress.stage(f"recording plain outputs: {name}")
+                try:
+                    recorded = self.engine.record(group, seed=self.settings.seed)
+                except SelectorError as error:
+                    raise MeasurementFailed(f"plain decoding of class {name!r} failed: {error}") from error
+                for r, g in zip(group, recorded, strict=True):
+                    journal.add(f"recording/{name}/{r.digest}", generation_entry(name, r.digest, g))
+                self.progress.advance(each * len(group))
+
+    def _replay(self, journal: Journal, plan: Plan) -> None:
+        recordings = list(journal.under("recording"))
+        if "windows" not in journal:
+            self.progress.stage("n-gram windows")
+            by_class: dict[str, list[Any]] = {}
+            for e in recordings:
+                by_class.setdefault(e["class"], []).append(generation_of(e))
+            found = search_windows(by_class, self.settings.k_max, self.settings.seed, lambda: None)
+            journal.add("windows", {"windows": [s.model_dump() for s in found]})
+        chosen = [Strategy.model_validate(s) for s in journal["windows"]["windows"]]
+        each = plan.replay_seconds / max(1, len(recordings))
+        for e in recordings:
+            self.progress.stage(f"acceptance by replay: {e['class']}")
+            for strategy in (*families(self.engine, self.settings.k_max), *chosen):
+                key = f"replay/{e['class']}/{strategy.family}/{e['id']}"
+                if key not in journal:
+                    a = self.engine.replay(generation_of(e), strategy)
+                    journal.add(key, {
+                        "id": e["id"], "request_class": e["class"], "family": strategy.family, "k_max": strategy.k,
+                        "accepted": encode(a.accepted), "proposed": None if a.proposed is None else encode(a.proposed),
+                    })  # fmt: skip
+            self.progress.advance(each)
+
+    def _step_costs(self, journal: Journal, plan: Plan) -> None:
+        """Repeats are the outer loop, cells shuffled inside: a slow minute then hits all cells alike."""
+        each = plan.step_cost_seconds / (plan.step_repeats * len(self.cells))
+        for repeat in range(plan.step_repeats):
+            order = list(self.cells)
+            random.Random(self.settings.seed + repeat).shuffle(order)
+            for cell in order:
+                if f"{cell.key}/{repeat}" not in journal:
+                    self.progress.stage(f"step cost: {cell.strategy.method} k={cell.strategy.k} batch {cell.batch}")
+                    journal.add(f"{cell.key}/{repeat}", self._time_step(cell))
+                self.progress.advance(each)
+
+    def _time_step(self, cell: StepCell) -> dict[str, Any]:
+        s = cell.strategy
+        seconds = self.engine.step_seconds(s, batch=cell.batch, context=cell.context, sampling=cell.sampling, repeats=1)
+        return {
+            "method": s.method, "drafter": s.drafter, "drafted": s.k, "batch": cell.batch, "context": cell.context,
+            "sampling": cell.sampling, "seconds": seconds[0],
+        }  # fmt: skip
+
+    def _prefill_costs(self, journal: Journal, plan: Plan) -> None:
+        ngram = Strategy(method="ngram", lookup_min=2, lookup_max=4, num_speculative_tokens=1)
+        strategies = (PLAIN, ngram, *families(self.engine, 1))
+        each = plan.prefill_seconds / (len(strategies) * len(PREFILL_LENGTHS) * 3)
+        for repeat in range(3):
+            for s in strategies:
+                for length in PREFILL_LENGTHS:
+                    key = f"prefill/{s.family}/{length}/{repeat}"
+                    if key not in journal:
+                        seconds = self.engine.prefill_seconds(s, prompt_tokens=length, repeats=1)[0]
+                        journal.add(key, {"method": s.method, "drafter": s.drafter, "prompt_tokens": length, "seconds": seconds})
+                    self.progress.advance(each)
+
+    def _profile(self, journal: Journal, *, complete: bool) -> Profile:
+        from selector import __version__
+
+        seconds: dict[str, float] = {}
+        for e in journal.under("stage"):
+            seconds[e["name"]] = round(seconds.get(e["name"], 0.0) + e["seconds"], 3)
+        provenance = Provenance(
+            selector_version=__version__,
+            command=self.settings.command or " ".join(sys.argv),
+            started=self.started,
+            seconds_by_stage=seconds,
+            seed=self.settings.seed,
+            budget_seconds=self.settings.budget_seconds,
+            complete=complete,
+            interruptions=sum(1 for _ in journal.under("resumed")),
+        )
+        return build_profile(
+            journal, self.engine, self.workload, k_max=self.settings.k_max, loads=self.settings.loads, provenance=provenance
+        )
+
+
+def measure(
+    engine: Engine,
+    workload: Workload,
+    journal_path: Path,
+    settings: Settings | None = None,
+    *,
+    progress: Progress | None = None,
+    resume: bool = False,
+) -> Profile:
+    """Profile an engine on a workload. The journal stays beside the profile until the caller discards it."""
+    run = Measurement(engine, workload, settings or Settings(), progress)
+    with Journal(journal_path, run.header(), resume=resume) as journal:
+        if journal.resumed:
+            count = sum(1 for _ in journal.under("resumed"))
+            journal.add(f"resumed/{count}", {"at": run.started})
+        return run.run(journal)
+
+
+def _groups(items: Sequence[Request], size: int) -> Iterator[Sequence[Request]]:
+    for i in range(0, len(items), size):
+        yield items[i : i + size]

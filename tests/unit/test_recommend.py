@@ -1,0 +1,309 @@
+"""Recommendations on published cases and on the fake engine."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from selector.cli.recommend import command
+from selector.engines.fake import FakeClass, FakeCost, FakeEngine
+from selector.errors import MeasurementFailed, NotMeasured, WorkloadError
+from selector.policy import Policy, load_policy
+from selector.profile import Profile, write_json
+from selector.recommend import parse_traffic, recommend, render
+from selector.recommend.candidates import simplicity, tied
+from selector.recommend.schedule import Grid, as_ranges, best_ranges
+from selector.strategy import PLAIN, Strategy
+from selector.workload import Workload
+from tests.unit.fake_profiles import DRAFT, EAGLE, NGRAM, fake_profile, fake_requests, table_profile, table_strategy
+
+# C1-01: tokens/s of the server at 1, 2, 4 parallel; MTP stands as eagle3, DFlash as draft_model
+LOAD_TIED = {"code": {
+    "none": {1: 11.11, 2: 20.14, 4: 34.14}, "eagle3 k=1": {1: 22.10, 2: 16.52, 4: 26.35},
+    "draft_model k=2": {1: 21.22, 2: 15.87, 4: 25.32},
+}}
+# C1-05: three classes, four arms
+THREE_CLASSES = {
+    "code": {"none": {1: 22.5}, "eagle3 k=5": {1: 30.3}, "draft_model k=20": {1: 32.1}},
+    "technical": {"none": {1: 22.3}, "eagle3 k=5": {1: 24.1}, "draft_model k=20": {1: 22.9}},
+    "creative": {"none": {1: 22.3}, "eagle3 k=5": {1: 20.4}, "draft_model k=20": {1: 19.6}},
+}
+
+
+@pytest.fixture(scope="module")
+def measured() -> Profile:
+    return fake_profile(
+        FakeEngine(seed=1), fake_requests(["chat", "code", "edit", "translate"], 12),
+        confirm=[("code", EAGLE.with_k(3)), ("edit", NGRAM)],
+    )
+
+
+@pytest.fixture(scope="module")
+def policy(measured: Profile) -> Policy:
+    return recommend(measured, load=4, draws=100)
+
+
+@pytest.mark.parametrize(("load", "expected", "speedup"), [(1, "eagle3 k=1", 1.99), (2, "none", 1.0), (4, "none", 1.0)])
+def test_the_answer_is_tied_to_the_load(load: int, expected: str, speedup: float) -> None:
+    p = recommend(table_profile(LOAD_TIED), load=load, draws=100)
+    assert p.pools[0].strategy == table_strategy(expected)
+    assert p.speedup.value == pytest.approx(speedup, abs=0.005)
+    warned = any("plain decoding is faster at batch 2, 4" in n for n in p.notes)
+    assert warned == (load == 1)
+
+
+def test_classes_want_different_strategies_and_one_server_compromises() -> None:
+    p = recommend(table_profile(THREE_CLASSES), draws=100)
+    by_class = {c.request_class: c for c in p.classes}
+    assert p.pools[0].strategy == table_strategy("eagle3 k=5")
+    assert by_class["code"].own_best == table_strategy("draft_model k=20")
+    assert by_class["code"].own_best_speedup.value == pytest.approx(1.43, abs=0.01)
+    assert by_class["technical"].own_best == table_strategy("eagle3 k=5")
+    assert by_class["technical"].speedup.value == pytest.approx(1.08, abs=0.01)
+    assert by_class["creative"].own_best == PLAIN
+    assert by_class["creative"].speedup.value == pytest.approx(20.4 / 22.3, abs=0.005)
+    assert "slower" in render(p)
+
+
+def test_a_tie_is_shown_and_the_smaller_k_wins() -> None:  # C1-07
+    sweep = {"none": 24.6} | {f"eagle3 k={k}": v for k, v in enumerate((28.2, 30.9, 29.9, 31.2, 27.5, 26.8), 1)}
+    profile = table_profile({"c": {a: {1: v} for a, v in sweep.items()}}, aa_noise=0.02, repeats=(0.98, 1.0, 1.02))
+    p = recommend(profile, draws=100)
+    assert p.pools[0].strategy.k == 2
+    assert p.speedup.value == pytest.approx(1.26, abs=0.005)
+    assert p.classes[0].tie_set == ("eagle3 k=2", "eagle3 k=4")
+    assert "ties: eagle3 k=4" in render(p)
+
+
+@pytest.mark.parametrize(("tau", "k", "speedup"), [(2.0, 0, 1.0), (3.5, 0, 1.0), (5.5, 7, 1.11)])
+def test_speculation_has_to_break_even(tau: float, k: int, speedup: float) -> None:  # C1-09
+    seconds = 8 / 102.94
+    arms = {"none": {1: 63.62}, "eagle3 k=7": {1: tau / seconds}}
+    p = recommend(table_profile({"c": arms}, tau={"eagle3 k=7": tau}), draws=100)
+    assert p.pools[0].strategy.k == k
+    assert p.speedup.value == pytest.approx(speedup, abs=0.01)
+    assert "needs 4.94 to break even" in p.classes[0].reason
+    assert p.classes[0].break_even_tau == pytest.approx(4.94 if k else 1.0, abs=0.01)
+
+
+def test_without_a_plain_arm_nothing_is_claimed() -> None:  # C1-11
+    profile = table_profile(LOAD_TIED)
+    rows = tuple(r for r in profile.step_costs if r.method != "none")
+    with pytest.raises(MeasurementFailed, match="no plain run"):
+        recommend(profile.model_copy(update={"step_costs": rows}))
+
+
+def test_none_wins_when_every_arm_loses() -> None:  # C7-01
+    p = recommend(table_profile({"c": {"none": {1: 20.0}, "eagle3 k=3": {1: 19.0}, "draft_model k=4": {1: 15.0}}}), draws=100)
+    assert p.pools[0].strategy == PLAIN
+    assert (p.speedup.value, p.speedup.low, p.regret.p95) == (1.0, 1.0, 0.0)
+    assert "none (plain decoding)" in render(p)
+
+
+def test_none_wins_ties() -> None:
+    p = recommend(table_profile({"c": {"none": {1: 20.0}, "eagle3 k=3": {1: 20.15}}}), draws=100)
+    assert p.pools[0].strategy == PLAIN
+    assert p.classes[0].tie_set == ("none", "eagle3 k=3")
+
+
+def test_time_ranks_and_accepted_length_does_not() -> None:  # C4-09
+    arms = {"none": {1: 10.0}, "draft_model k=3": {1: 8.0}, "eagle3 k=2": {1: 13.0}}
+    p = recommend(table_profile({"c": arms}, tau={"draft_model k=3": 3.9, "eagle3 k=2": 2.4}), draws=100)
+    assert p.pools[0].strategy == table_strategy("eagle3 k=2")
+    assert p.classes[0].tau == pytest.approx(2.4, abs=0.02)
+    assert p.classes[0].break_even_tau == pytest.approx(2.4 / 1.3, abs=0.02)
+
+
+def test_speed_need_not_be_monotone_in_k() -> None:  # C1-03
+    block = {"none": {1: 16.51}, "eagle3 k=3": {1: 12.65}, "eagle3 k=5": {1: 12.96}, "eagle3 k=7": {1: 19.70}}
+    assert recommend(table_profile({"c": block}), draws=100).pools[0].strategy.k == 7
+    both = recommend(table_profile({"c": block | {"draft_model k=3": {1: 21.53}}}), draws=100)
+    assert both.pools[0].strategy == table_strategy("draft_model k=3")
+    assert both.speedup.value == pytest.approx(1.30, abs=0.005)
+    assert any("draft_model d-draft_model k=1" in n for n in both.regret.not_considered)
+
+
+def test_uncertain_winners_are_not_recommended() -> None:
+    profile = table_profile({"c": {"none": {1: 20.0}, "eagle3 k=3": {1: 21.0}}}, repeats=(0.8, 1.0, 1.25))
+    p = recommend(profile, draws=200)
+    assert p.pools[0].strategy == PLAIN
+
+
+def test_tie_order() -> None:
+    order = [PLAIN, NGRAM.with_k(1), EAGLE.with_k(1), DRAFT.with_k(1), NGRAM.with_k(2)]
+    assert sorted(order[::-1], key=simplicity) == order
+    assert tied({EAGLE: 2.0, DRAFT.with_k(1): 1.99, PLAIN: 1.0}, 0.01) == [DRAFT.with_k(1), EAGLE]
+
+
+def test_confirmed_cells_show_their_measured_ratio(measured: Profile) -> None:
+    p = recommend(measured, load=1, draws=100)
+    edit = next(c for c in p.classes if c.request_class == "edit")
+    cells = {c.strategy: c.runs for c in measured.confirmed if c.request_class == "edit"}
+
+    def total(strategy: Strategy) -> float:
+        ids = {r.id for r in cells[strategy]}
+        return sum(sorted(r.prefill_seconds + r.decode_seconds for r in cells[strategy] if r.id == i)[1] for i in ids)
+
+    assert edit.own_best == NGRAM
+    assert edit.own_best_speedup.basis == "measured"
+    assert edit.own_best_speedup.value == pytest.approx(total(PLAIN) / total(NGRAM))
+    bases = {c.request_class: c.own_best_speedup.basis for c in p.classes}
+    assert bases["chat"] == "composed, checked"
+    assert p.regret.cells_measured == 4
+    assert p.regret.composition_error is not None
+    assert p.regret.composition_error < 0.03
+
+
+def test_choice_is_the_truth_of_the_fake_engine(measured: Profile) -> None:
+    exact = fake_profile(FakeEngine(cost=FakeCost(noise=0.0)), fake_requests(["chat", "code", "edit", "translate"], 12))
+    best = recommend(exact, load=4, draws=50)
+    noisy = recommend(measured, load=4, draws=100)
+    assert noisy.pools[0].strategy.family == best.pools[0].strategy.family
+    assert noisy.speedup.low <= best.speedup.value <= noisy.speedup.high
+
+
+def test_policy_is_whole(policy: Policy, measured: Profile) -> None:
+    pool = policy.pools[0]
+    assert (pool.server_share, pool.max_batch, pool.expected_batch) == (1.0, 8, 4)
+    assert pool.traffic_share == pytest.approx(1)
+    assert pool.strategy.drafter is not None
+    drafter = measured.drafters[pool.strategy.drafter]
+    kv = measured.target.kv_bytes_per_token + drafter.kv_bytes_per_token
+    assert pool.memory_bytes == measured.target.weight_bytes + drafter.weight_bytes + kv * 8 * pool.max_context_tokens
+    assert policy.profile_fingerprint == measured.fingerprint
+    assert all(c.speedup.low <= c.speedup.value <= c.speedup.high for c in policy.classes)
+    assert all(c.num_speculative_tokens == pool.k_at(4) for c in policy.classes)
+    assert 0 <= policy.regret.p95 < 0.1
+    assert policy.regret.cells_considered == 4 * 19
+
+
+def test_same_seed_same_policy(measured: Profile, policy: Policy) -> None:
+    again = recommend(measured, load=4, draws=100)
+    assert again.model_copy(update={"created": policy.created}) == policy
+
+
+def test_larger_batches_get_smaller_k(policy: Policy) -> None:
+    schedule = policy.pools[0].schedule
+    assert schedule is not None
+    assert [k for _, _, k in schedule] == sorted((k for _, _, k in schedule), reverse=True)
+    assert min(k for _, _, k in schedule) >= 1
+    assert schedule[-1][1] == 8
+
+
+def test_latency_counts_classes_by_share(measured: Profile) -> None:
+    p = recommend(measured, objective="latency", draws=50)
+    relative = sum(c.traffic_share / c.speedup.value for c in p.classes)
+    assert p.speedup.value == pytest.approx(1 / relative)
+    assert "request speed" in render(p)
+
+
+def test_traffic_moves_the_answer(measured: Profile) -> None:
+    edits = recommend(measured, traffic={"edit": 1.0}, draws=50)
+    assert edits.pools[0].strategy.method == "ngram"
+    assert any("no traffic assumed for chat, code, translate" in n for n in edits.notes)
+    assert recommend(measured, traffic={"chat": 3.0}, draws=50).pools[0].strategy.method == "eagle3"
+
+
+def test_loads_that_were_not_measured_are_refused(measured: Profile) -> None:
+    with pytest.raises(NotMeasured, match=r"load 9 was not measured \(measured: 1, 2, 4, 8\)"):
+        recommend(measured, load=9)
+    assert recommend(measured, load=3, draws=20).load == 3
+
+
+def test_looping_prompts_are_counted_out() -> None:
+    task = FakeClass(loops=0.5)
+    p = recommend(fake_profile(FakeEngine({"c": task}), fake_requests(["c"], 20)), draws=50)
+    c = p.classes[0]
+    assert 0.2 < c.looping_share < 0.8
+    assert c.speedup_without_loops is not None
+    assert c.speedup_without_loops < c.speedup.value
+    assert "loop" in render(p)
+
+
+def test_classifier_is_trained_on_the_measured_workload_only(tmp_path: Path) -> None:
+    requests = fake_requests(["chat", "code"], 6)
+    measured = fake_profile(FakeEngine(), requests, families=(), loads=(1,))
+    file = tmp_path / "w.jsonl"
+    file.write_text("".join(r.model_dump_json(by_alias=True, exclude_none=True) + "\n" for r in requests))
+    known = measured.model_copy(update={"workload_sha256": Workload(requests, "w").digest, "workload": str(file)})
+    found = recommend(known, draws=20).classifier
+    assert found is not None
+    assert found.classes == ("chat", "code")
+    other = recommend(measured, workload=file, draws=20)
+    assert other.classifier is None
+    assert any("pass --workload" in n for n in other.notes)
+
+
+@pytest.mark.parametrize("form", ["yaml", "json", "policy"])
+def test_gain_over_what_runs_now(measured: Profile, tmp_path: Path, form: str) -> None:
+    speculation = {"method": "eagle3", "model": "/models/fake-head", "num_speculative_tokens": 6}
+    file = tmp_path / f"now.{form}"
+    if form == "policy":
+        write_json(file, recommend(measured, load=4, draws=20))
+    elif form == "yaml":
+        file.write_text(f"model: x\nspeculative-config: '{json.dumps(speculation)}'\n")
+    else:
+        file.write_text(json.dumps({"speculative_config": speculation}))
+    note = next(n for n in recommend(measured, load=4, current=file, draws=50).notes if n.startswith("against"))
+    assert ("+0.0%" in note) == (form == "policy")
+    if form != "policy":
+        assert "eagle3 k=6" in note
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [({"method": "eagle3", "model": "other", "num_speculative_tokens": 2}, "'other' was not measured"),
+     ({"method": "ngram", "num_speculative_tokens": 2}, r"ngram 5\.\.5 k=2"),
+     ({"method": "eagle3", "model": "fake-head", "num_speculative_tokens": 9}, "k=9"),
+     ({"method": "medusa", "model": "fake-head", "num_speculative_tokens": 2}, "medusa")],
+)
+def test_a_current_strategy_that_was_not_measured_is_named(
+    measured: Profile, tmp_path: Path, config: dict[str, object], message: str
+) -> None:
+    file = tmp_path / "now.json"
+    file.write_text(json.dumps({"speculative_config": config}))
+    with pytest.raises(NotMeasured, match=message):
+        recommend(measured, current=file, draws=20)
+
+
+def test_traffic_is_read_by_class_and_task_name() -> None:
+    requests = fake_requests(["chat"], 2) + fake_requests(["chat", "code"], 2, 0.8)
+    profile = fake_profile(FakeEngine(), requests, families=(), loads=(1,))
+    assert parse_traffic("chat=0.5, chat, t=0.8=30%,code=0.2", profile) == {"chat": 0.5, "chat, t=0.8": 0.3, "code": 0.2}
+    p = recommend(profile, traffic={"code": 1.0}, draws=20)
+    assert {c.request_class: c.traffic_share for c in p.classes} == {"chat": 0, "chat, t=0.8": 0, "code, t=0.8": 1}
+    with pytest.raises(NotMeasured, match="'cod'"):
+        parse_traffic("cod=1", profile)
+    for text in ("chat=x", "", "chat=1,chat=2"):
+        with pytest.raises(WorkloadError):
+            parse_traffic(text, profile)
+
+
+def test_schedule_by_listing_and_by_search_agree() -> None:
+    values = ((1.2, 1.5, 1.7), (1.2, 1.45, 1.5), (1.15, 1.2, 1.1), (1.05, 0.9, 0.8))
+    grid = Grid((1, 2, 4, 8), values, 0.01)
+    listed = best_ranges(grid, 0)
+    assert listed == (3, 3, 2, 1)
+    assert grid.loss(best_ranges(grid, 0, enumerate_up_to=0)) == pytest.approx(grid.loss(listed))
+    assert as_ranges(grid.batches, listed) == ((1, 2, 3), (3, 4, 2), (5, 8, 1))
+
+
+def test_schedule_has_at_most_three_ranges() -> None:
+    values = tuple(tuple(2.0 if k == best else 1.0 for k in range(1, 6)) for best in (5, 4, 3, 2, 1))
+    ks = best_ranges(Grid((1, 2, 4, 8, 16), values, 0.01), 0)
+    assert len(as_ranges((1, 2, 4, 8, 16), ks)) <= 3
+
+
+def test_command_prints_the_table_and_writes_the_policy(measured: Profile, tmp_path: Path) -> None:
+    file = tmp_path / "my run.profile.json"
+    write_json(file, measured)
+    done = CliRunner().invoke(command, [str(file), "--load", "4", "--draws", "50"], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert done.stdout.startswith("One server at load 4: eagle3 fake-head, k = ")
+    assert "selector export" in done.stderr
+    written = load_policy(tmp_path / "my run.policy.json")
+    as_json = CliRunner().invoke(command, [str(file), "--load", "4", "--draws", "50", "--json"], catch_exceptions=False)
+    assert Policy.model_validate_json(as_json.stdout).classes == written.classes
+    md = CliRunner().invoke(command, [str(file), "--format", "md", "--draws", "50", "--traffic", "edit=1"], catch_exceptions=False)
+    assert "| edit | 100% |" in md.stdout
