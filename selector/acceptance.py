@@ -61,11 +61,15 @@ class Acceptances:
     def _shared(self, request_class: str, recordings: dict[str, Recording]) -> list[Recording]:
         """Recordings that every family replayed: comparisons are paired, so all see the same prompts."""
         kept = [
-            r for r in recordings.values()
+            r
+            for r in recordings.values()
             if r.output_tokens == 1 or all(r.id in self._replays[(request_class, f)] for f in self.families)
         ]
         if not kept:
-            raise ProfileError(f"class {request_class!r}: no prompt was replayed by all of {', '.join(self.families)}: resume the profile")
+            raise ProfileError(
+                f"class {request_class!r}: no prompt was replayed by all of {', '.join(self.families)}:"
+                " resume the profile"
+            )
         return kept
 
     def ids(self, request_class: str) -> list[str]:
@@ -93,7 +97,8 @@ class Acceptances:
     def _as_counts(self, request_class: str, widths: Array) -> Counts:
         info, recordings = self._classes[request_class], self._recordings[request_class]
         return Counts(
-            widths.sum(axis=1), widths,
+            widths.sum(axis=1),
+            widths,
             np.array([float(r.prompt_tokens) for r in recordings]),
             np.array([float(r.output_tokens) for r in recordings]),
             sampling_kind(info.temperature, info.top_p),

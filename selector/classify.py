@@ -60,9 +60,7 @@ def _shape(text: str, raw: bytes) -> Iterator[bytes]:
     yield b"\0foreign%d" % min(9, 20 * (size - len(text)) // size)
 
 
-def feature_counts(
-    text: str, buckets: int, max_chars: int
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
+def feature_counts(text: str, buckets: int, max_chars: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
     """Buckets present in the text and `1 + log(count)` of each; words, pairs of neighbours, shape."""
     text = cut(text, max_chars)
     raw = text.lower().encode("utf-8", "replace")  # "replace": a lone surrogate from bad JSON must not raise
@@ -120,9 +118,7 @@ def _check_shapes(numbers: Classifier) -> None:
     if numbers.max_chars < 2:
         raise PolicyError(f"classifier.max_chars is {numbers.max_chars}, at least 2 are needed")
     if n < 2 or len(set(numbers.classes)) != n:
-        raise PolicyError(
-            f"classifier.classes needs two or more different names, has {list(numbers.classes)}"
-        )
+        raise PolicyError(f"classifier.classes needs two or more different names, has {list(numbers.classes)}")
     lengths = {
         "idf": (len(numbers.idf), buckets),
         "bias": (len(numbers.bias), n),

@@ -124,8 +124,13 @@ class Composer:
         return {s: self.costs.line(strategy.method, strategy.drafter, widths, load, s) for s in kinds}
 
     def _step(
-        self, own: _Demand, demands: Mapping[str, _Demand], slots: Mapping[str, Array],
-        lines: Mapping[Sampling, StepLine], spread: Array, load: int,
+        self,
+        own: _Demand,
+        demands: Mapping[str, _Demand],
+        slots: Mapping[str, Array],
+        lines: Mapping[Sampling, StepLine],
+        spread: Array,
+        load: int,
     ) -> Array:
         """Mean seconds of a step with one request of this class and load - 1 of the mix."""
         others = load - 1
@@ -133,7 +138,9 @@ class Composer:
         step = np.zeros(len(own.steps))
         for kind, line in lines.items():
             share = _sum(slots[c] for c, d in demands.items() if d.sampling == kind)
-            step = step + (float(own.sampling == kind) + others * share) / load * np.sum(spread * line.at(context), axis=1)
+            step = step + (float(own.sampling == kind) + others * share) / load * np.sum(
+                spread * line.at(context), axis=1
+            )
         return step
 
 
@@ -187,11 +194,3 @@ def bootstrap_weights(acceptances: Acceptances, draws: int, seed: int) -> dict[s
         c: np.concatenate([uniform[c], rng.multinomial(n, np.full(n, 1 / n), size=draws) / n])
         for c, n in acceptances.prompts.items()
     }
-
-
-def chosen_weights(acceptances: Acceptances, request_class: str, ids: set[str]) -> Array | None:
-    """Equal weights [1, prompts] on the given prompts only; None when none of them was replayed."""
-    chosen = np.array([[float(i in ids) for i in acceptances.ids(request_class)]])
-    return chosen / chosen.sum() if chosen.any() else None
-
-

@@ -52,6 +52,4 @@ class MissingExtra(SelectorError):
 
     def __init__(self, module: str, extra: str) -> None:
         self.module, self.extra = module, extra
-        super().__init__(
-            f"{module} is not installed: pip install 'decoding-strategy-selector[{extra}]'"
-        )
+        super().__init__(f"{module} is not installed: pip install 'decoding-strategy-selector[{extra}]'")

@@ -27,16 +27,13 @@ class Feedback:
         self._lock = Lock()
         self._totals: dict[tuple[str, str], Totals] = {}
 
-    def add(
-        self, request_class: str, pool: str, drafted: int, accepted: int, tokens: int, seconds: float
-    ) -> None:
+    def add(self, request_class: str, pool: str, drafted: int, accepted: int, tokens: int, seconds: float) -> None:
         """Add one request; raises `ValueError` for impossible numbers or names the policy does not hold."""
         if request_class not in self._classes or pool not in self._pools:
             raise ValueError(f"class {request_class!r} in pool {pool!r} is not in this policy")
         if not 0 <= accepted <= drafted or tokens < 0:
             raise ValueError(
-                f"drafted {drafted}, accepted {accepted}, tokens {tokens}: "
-                "need 0 <= accepted <= drafted, tokens >= 0"
+                f"drafted {drafted}, accepted {accepted}, tokens {tokens}: need 0 <= accepted <= drafted, tokens >= 0"
             )
         if not 0 <= seconds < math.inf:  # nan fails too
             raise ValueError(f"seconds {seconds!r} must be finite and not negative")

@@ -13,7 +13,7 @@ from selector.profile import DrafterInfo, EngineInfo, ModelInfo, read_json
 from selector.strategy import Frozen, Strategy
 from selector.workload import first_problem
 
-POLICY_SCHEMA = 1
+POLICY_SCHEMA: Literal[1] = 1
 Basis = Literal["measured", "composed, checked", "composed", "extrapolated"]
 Objective = Literal["latency", "throughput"]
 
@@ -51,7 +51,10 @@ class Pool(Frozen):
         expected = 1
         for first, last, k in self.schedule:
             if first != expected or last < first or not 0 <= k <= self.strategy.k:
-                raise ValueError(f"schedule entry {(first, last, k)}: ranges must follow each other from 1, k within 0..{self.strategy.k}")
+                raise ValueError(
+                    f"schedule entry {(first, last, k)}: ranges must follow each other from 1, "
+                    f"k within 0..{self.strategy.k}"
+                )
             expected = last + 1
         if expected != self.max_batch + 1:
             raise ValueError(f"schedule ends at {expected - 1}, max_batch is {self.max_batch}")
@@ -151,7 +154,9 @@ class Policy(Frozen):
         names = [p.name for p in self.pools]
         if len(set(names)) != len(names):
             raise ValueError(f"pool names repeat: {names}")
-        wanted = {"fallback_pool": self.fallback_pool} | {f"classes.{c.request_class}.pool": c.pool for c in self.classes}
+        wanted = {"fallback_pool": self.fallback_pool} | {
+            f"classes.{c.request_class}.pool": c.pool for c in self.classes
+        }
         for key, name in wanted.items():
             if name not in names:
                 raise ValueError(f"{key} is {name!r}, which is not a pool ({', '.join(names)})")

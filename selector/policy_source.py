@@ -38,9 +38,7 @@ def _from_path(file: Path) -> Policy:
 
 def _from_stream(stream: IO[str] | IO[bytes]) -> Policy:
     if not callable(getattr(stream, "read", None)):
-        raise PolicyError(
-            f"a policy is read from a path, an open file or a dict, not from {type(stream).__name__}"
-        )
+        raise PolicyError(f"a policy is read from a path, an open file or a dict, not from {type(stream).__name__}")
     source = str(getattr(stream, "name", "policy"))
     try:
         text = stream.read(MAX_POLICY_BYTES + 1)

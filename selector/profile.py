@@ -14,7 +14,7 @@ from selector.errors import ProfileError
 from selector.strategy import Frozen, Method, Strategy
 from selector.workload import first_problem
 
-PROFILE_SCHEMA = 1
+PROFILE_SCHEMA: Literal[1] = 1
 Sampling = Literal["greedy", "temperature", "top_p"]
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -41,8 +41,8 @@ class EngineInfo(Frozen):
     dtype: str
     device: str
     threads: int
-    packages: dict[str, str] = {}
-    environment: dict[str, str] = {}
+    packages: dict[str, str] = Field(default_factory=dict)
+    environment: dict[str, str] = Field(default_factory=dict)
 
 
 class ModelInfo(Frozen):
@@ -214,7 +214,10 @@ def read_json(path: str | Path, schema: int, error_type: type[Exception]) -> dic
     if not isinstance(data, dict) or not isinstance(data.get("schema_version"), int):
         raise error_type(f"{path}: no schema_version in it: not a file this program wrote")
     if data["schema_version"] > schema:
-        raise error_type(f"{path}: schema {data['schema_version']} is newer than schema {schema}, the newest this version reads: upgrade")
+        raise error_type(
+            f"{path}: schema {data['schema_version']} is newer than schema {schema}, "
+            "the newest this version reads: upgrade"
+        )
     return data
 
 

@@ -100,15 +100,11 @@ class Recipe(Frozen):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.adapter != f"selector.adapters.{self.method}":
-            raise ValueError(
-                f"adapter is {self.adapter!r}, method {self.method!r} has selector.adapters.{self.method}"
-            )
+            raise ValueError(f"adapter is {self.adapter!r}, method {self.method!r} has selector.adapters.{self.method}")
         if unknown := set(self.knobs) - set(Strategy.model_fields):
             raise ValueError(f"knobs.{min(unknown)}: a strategy has no such setting")
         if missing := set(get_args(EngineName)) - set(self.engine):
-            raise ValueError(
-                f"engine.{min(missing)}: missing; say supported = false with a reason if it cannot"
-            )
+            raise ValueError(f"engine.{min(missing)}: missing; say supported = false with a reason if it cannot")
         allowed = set(self.knobs) | ({"drafter"} if self.needs.drafter else set())
         for engine, spelling in self.engine.items():
             for key, value in spelling.settings.items():
@@ -144,9 +140,7 @@ def read_recipe(file: Path) -> Recipe:
     except ValidationError as error:
         raise RecipeError(f"{file}: {first_problem(error)}") from error
     if recipe.method != file.stem:
-        raise RecipeError(
-            f"{file}: method is {recipe.method!r}; the file must be called {recipe.method}.toml"
-        )
+        raise RecipeError(f"{file}: method is {recipe.method!r}; the file must be called {recipe.method}.toml")
     return recipe
 
 

@@ -88,8 +88,7 @@ class Router:
         """
         if decision.policy_fingerprint != self._fingerprint:
             raise ValueError(
-                f"this decision is from policy {decision.policy_fingerprint}, "
-                f"this router holds {self._fingerprint}"
+                f"this decision is from policy {decision.policy_fingerprint}, this router holds {self._fingerprint}"
             )
         self._feedback.add(decision.request_class, decision.pool, drafted, accepted, tokens, seconds)
 
@@ -99,9 +98,7 @@ class Router:
 
     def _add(self, c: ClassDecision) -> None:
         """Precompute one class, and what its task's name alone leads to."""
-        decision = self._decision(
-            self._policy.pool(c.pool), c.request_class, c.num_speculative_tokens, 1.0, c.reason
-        )
+        decision = self._decision(self._policy.pool(c.pool), c.request_class, c.num_speculative_tokens, 1.0, c.reason)
         self._named[c.request_class] = decision
         self._known.setdefault((c.request_class, None, None), decision)
         members = self._tasks.setdefault(c.task, [])
@@ -145,9 +142,7 @@ class Router:
         task, confidence = self._classifier.predict(text)
         if confidence < self._classifier.min_confidence:
             least = self._classifier.min_confidence
-            return self._fall_back(
-                f"classifier not sure: {task!r} at {confidence:.2f}, needs {least:.2f}", confidence
-            )
+            return self._fall_back(f"classifier not sure: {task!r} at {confidence:.2f}, needs {least:.2f}", confidence)
         if task not in self._tasks:
             return self._fall_back(f"classified as {task!r}, which is not in this policy", confidence)
         known = self._known.get((task, temperature, top_p)) or self._by_sampling(task, temperature, top_p)
@@ -179,6 +174,4 @@ def _nearest_above(asked: float, profiled: list[float], what: str) -> tuple[floa
             return value, ""
         if value > asked:
             return value, f"; {what} {asked:g} was not profiled, the nearest higher one, {value:g}, is used"
-    return profiled[
-        -1
-    ], f"; {what} {asked:g} is above every profiled one, the highest, {profiled[-1]:g}, is used"
+    return profiled[-1], f"; {what} {asked:g} is above every profiled one, the highest, {profiled[-1]:g}, is used"

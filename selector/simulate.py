@@ -36,7 +36,13 @@ class _Slot:
 
 
 def simulate(
-    profile: Profile, strategy: Strategy, mix: Mapping[str, float], load: int, *, requests: int = 2000, seed: int = 0
+    profile: Profile,
+    strategy: Strategy,
+    mix: Mapping[str, float],
+    load: int,
+    *,
+    requests: int = 2000,
+    seed: int = 0,
 ) -> Simulation:
     """Decode `requests` requests of a mix, `load` at a time in lock step, each with its own recorded walk.
 
@@ -78,17 +84,26 @@ class _World:
         infos = {c.name: c for c in profile.classes}
         self._kinds = {c: sampling_kind(infos[c].temperature, infos[c].top_p) for c in mix}
         # no prompt of one token: it would finish without a step
-        self._prompts = {c: [
-            (acceptances.drafted_per_step(strategy, c, r), r,
-             float(costs.prefill_seconds(strategy.method, strategy.drafter, r.prompt_tokens).seconds[0]))
-            for r in acceptances.recordings(c) if r.output_tokens > 1
-        ] for c in mix}
+        self._prompts = {
+            c: [
+                (
+                    acceptances.drafted_per_step(strategy, c, r),
+                    r,
+                    float(costs.prefill_seconds(strategy.method, strategy.drafter, r.prompt_tokens).seconds[0]),
+                )
+                for r in acceptances.recordings(c)
+                if r.output_tokens > 1
+            ]
+            for c in mix
+        }
         widths = np.arange(strategy.k * load + 1) / load
         fixed = all(d == strategy.k for prompts in self._prompts.values() for steps, _, _ in prompts for d in steps)
         if fixed:
             widths = np.array([float(strategy.k)])
         self._fixed = fixed
-        self._lines = {s: costs.line(strategy.method, strategy.drafter, widths, load, s) for s in set(self._kinds.values())}
+        self._lines = {
+            s: costs.line(strategy.method, strategy.drafter, widths, load, s) for s in set(self._kinds.values())
+        }
 
     def draw(self, now: float) -> tuple[_Slot, float]:
         """A new request and its prefill seconds."""

@@ -104,13 +104,17 @@ class StepCosts:
             kind, extrapolated = "greedy", True
         rows = self._rows.get((source, kind))
         if rows is None:
-            raise NotMeasured(f"step cost of {_name(source)}, {sampling}, was not measured: profile it again with this method")
+            raise NotMeasured(
+                f"step cost of {_name(source)}, {sampling}, was not measured: profile it again with this method"
+            )
         seconds = np.zeros((self.draws + 1, len(widths)))
         for measured_batch, share in self._between(source, kind, sorted(rows), batch):
             seconds += share * self._at_batch(source, kind, measured_batch, widths)
         if extrapolated:  # the sampler's own cost, as plain decoding shows it
             zero = np.zeros(1)
-            seconds += self.line(*_PLAIN, zero, batch, sampling).seconds - self.line(*_PLAIN, zero, batch, "greedy").seconds
+            seconds += (
+                self.line(*_PLAIN, zero, batch, sampling).seconds - self.line(*_PLAIN, zero, batch, "greedy").seconds
+            )
         slope, seen = self._slope(source, kind, batch)
         contexts = [*seen, *(c for b in rows.values() for d in b.values() for c in d)]
         return StepLine(seconds, slope, self._context, (min(contexts), max(contexts)), extrapolated)
@@ -153,8 +157,8 @@ class StepCosts:
     def _slope(self, source: Source, kind: Sampling, batch: int) -> tuple[Array, list[int]]:
         """Seconds per context token at a batch, and the contexts that showed it.
 
-        From rows measured at two contexts, own method first, at the nearest batch. Every request reads its own cache, so a
-        slope seen at another batch is scaled by the ratio of batches.
+        From rows measured at two contexts, own method first, at the nearest batch. Every request reads its own cache,
+        so a slope seen at another batch is scaled by the ratio of batches.
         """
         for key in ((source, kind), (source, "greedy"), (_PLAIN, kind), (_PLAIN, "greedy")):
             pairs: dict[int, list[Array]] = {}

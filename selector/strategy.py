@@ -37,10 +37,14 @@ class Strategy(Frozen):
         if (self.method == "none") != (k == 0):
             raise ValueError(f"method {self.method!r} with num_speculative_tokens = {k}: k is 0 for 'none' only")
         if (self.method in MODEL_METHODS) != (self.drafter is not None):
-            raise ValueError(f"method {self.method!r} with drafter = {self.drafter!r}: model drafters need a name, others take none")
+            raise ValueError(
+                f"method {self.method!r} with drafter = {self.drafter!r}: model drafters need a name, others take none"
+            )
         window = (self.lookup_min, self.lookup_max)
         if (self.method == "ngram") != (None not in window):
-            raise ValueError(f"method {self.method!r} with lookup window {window}: set both for 'ngram', neither otherwise")
+            raise ValueError(
+                f"method {self.method!r} with lookup window {window}: set both for 'ngram', neither otherwise"
+            )
         if self.lookup_min is not None and self.lookup_max is not None and self.lookup_min > self.lookup_max:
             raise ValueError(f"lookup_min {self.lookup_min} is above lookup_max {self.lookup_max}")
         return self

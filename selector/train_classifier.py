@@ -73,9 +73,7 @@ def term_frequencies(texts: Sequence[str]) -> Any:
     rows = [feature_counts(text, BUCKETS, MAX_CHARS) for text in texts]
     ends = np.cumsum([0] + [len(present) for present, _ in rows])
     present = np.concatenate([p for p, _ in rows])
-    return sparse.csr_matrix(
-        (np.concatenate([v for _, v in rows]), present, ends), shape=(len(texts), BUCKETS)
-    )
+    return sparse.csr_matrix((np.concatenate([v for _, v in rows]), present, ends), shape=(len(texts), BUCKETS))
 
 
 def fit(tf: Any, heads: Any, y: Ints) -> tuple[Floats, Any]:

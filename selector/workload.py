@@ -114,8 +114,10 @@ def _read_manifest(file: Path) -> list[Request]:
     for i, entry in enumerate(entries):
         unknown = set(entry) - {"file", "temperature", "top_p", "max_tokens"}
         if "file" not in entry or unknown:
-            raise WorkloadError(f"{file}: [[class]] entry {i + 1} needs 'file' and allows temperature, top_p, max_tokens"
-                                + (f"; unknown: {', '.join(sorted(unknown))}" if unknown else ""))
+            raise WorkloadError(
+                f"{file}: [[class]] entry {i + 1} needs 'file' and allows temperature, top_p, max_tokens"
+                + (f"; unknown: {', '.join(sorted(unknown))}" if unknown else "")
+            )
         settings = {k: v for k, v in entry.items() if k != "file"}
         for r in _read_jsonl(file.parent / entry["file"]):
             requests.append(Request.model_validate(r.model_dump(by_alias=True) | settings))

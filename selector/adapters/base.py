@@ -39,7 +39,9 @@ class Drafter(Protocol):
     def pretend(self, length: int) -> None:
         """For timing: behave as if `length` tokens a row had been committed; what they are does not matter."""
 
-    def replay(self, tokens: Tensor, prompt_length: int, aux: Tensor | None, k: int) -> tuple[list[int], list[int] | None]:
+    def replay(
+        self, tokens: Tensor, prompt_length: int, aux: Tensor | None, k: int
+    ) -> tuple[list[int], list[int] | None]:
         """Accepted and proposed counts at positions 1..n-1 of a recording; `tokens`: (prompt + n,), see `walks`."""
 
 

@@ -41,7 +41,9 @@ class Checkpoint:
         try:
             data = json.loads(file.read_text("utf-8"))
         except OSError as error:
-            raise DrafterMismatch(f"{file}: cannot be read ({error.strerror}); give a local checkpoint folder") from error
+            raise DrafterMismatch(
+                f"{file}: cannot be read ({error.strerror}); give a local checkpoint folder"
+            ) from error
         except ValueError as error:
             raise DrafterMismatch(f"{file}: not JSON ({error})") from error
         return dict(data.get("text_config", data))
@@ -91,6 +93,12 @@ def _read_header(file: Path) -> dict[str, TensorEntry]:
     header.pop("__metadata__", None)
     base = 8 + size
     return {
-        name: TensorEntry(file, t["dtype"], tuple(t["shape"]), base + t["data_offsets"][0], t["data_offsets"][1] - t["data_offsets"][0])
+        name: TensorEntry(
+            file,
+            t["dtype"],
+            tuple(t["shape"]),
+            base + t["data_offsets"][0],
+            t["data_offsets"][1] - t["data_offsets"][0],
+        )
         for name, t in header.items()
     }

@@ -24,11 +24,16 @@ class DraftModelAdapter:
     def check(self, drafter: Checkpoint, target: Checkpoint) -> list[str]:
         """Vocabulary size and tokenizer must be equal; a draft bigger than its target is probably swapped."""
         if "fc.weight" in drafter.tensors:
-            raise DrafterMismatch(f"{drafter.path}: holds fc.weight, so it is an EAGLE head, not a draft model: name it eagle3=PATH")
+            raise DrafterMismatch(
+                f"{drafter.path}: holds fc.weight, so it is an EAGLE head, not a draft model: name it eagle3=PATH"
+            )
         _same_vocabulary(drafter, target)
         weights = [sum(t.nbytes for t in c.tensors.values()) for c in (drafter, target)]
         if weights[0] >= weights[1] > 0:
-            return [f"the draft's weights ({weights[0]:,} bytes) are no smaller than the target's ({weights[1]:,}): swapped?"]
+            return [
+                f"the draft's weights ({weights[0]:,} bytes) are no smaller than "
+                f"the target's ({weights[1]:,}): swapped?"
+            ]
         return []
 
     def vllm(self, strategy: Strategy, drafter_path: str | None) -> dict[str, Any] | None:
@@ -55,5 +60,6 @@ def _same_vocabulary(drafter: Checkpoint, target: Checkpoint) -> None:
         )
     if None not in digests and not same_tokenizer:
         raise DrafterMismatch(
-            f"{drafter.path}: same vocabulary size ({sizes[0]}) but another tokenizer: its ids mean other text; {INSTEAD}"
+            f"{drafter.path}: same vocabulary size ({sizes[0]}) but another tokenizer: "
+            f"its ids mean other text; {INSTEAD}"
         )

@@ -56,7 +56,9 @@ class ModelDrafter:
         self.cache.crop_to(self.in_cache)
 
     @torch.inference_mode()
-    def replay(self, tokens: Tensor, prompt_length: int, aux: Tensor | None, k: int) -> tuple[list[int], list[int] | None]:
+    def replay(
+        self, tokens: Tensor, prompt_length: int, aux: Tensor | None, k: int
+    ) -> tuple[list[int], list[int] | None]:
         """All positions at once: one causal pass, then one masked pass per further draft (`adapters.branches`)."""
         total = len(tokens)
         cache = self.model.new_cache(1, total + (total - prompt_length) * (k - 1))

@@ -39,7 +39,10 @@ class Eagle3Adapter:
             raise DrafterMismatch(f"{drafter.path}: its tokenizer is not the target's; {INSTEAD}")
         layers = aux_layers(config, int(target.config["num_hidden_layers"]))
         if max(layers) >= int(target.config["num_hidden_layers"]) or min(layers) < 1:
-            raise DrafterMismatch(f"{drafter.path}: wants hidden states of layers {layers}, the target has {target.config['num_hidden_layers']}; {INSTEAD}")
+            raise DrafterMismatch(
+                f"{drafter.path}: wants hidden states of layers {layers}, the target has "
+                f"{target.config['num_hidden_layers']}; {INSTEAD}"
+            )
         return []
 
     def vllm(self, strategy: Strategy, drafter_path: str | None) -> dict[str, Any] | None:
@@ -69,11 +72,18 @@ def tensor(drafter: Checkpoint, *names: str) -> str | None:
 
 def _is_eagle3(drafter: Checkpoint) -> None:
     if tensor(drafter, "fc.weight") is None:
-        raise DrafterMismatch(f"{drafter.path}: no fc.weight in it, so not an EAGLE-3 head; a whole model goes under --drafter draft_model=PATH")
+        raise DrafterMismatch(
+            f"{drafter.path}: no fc.weight in it, so not an EAGLE-3 head; "
+            "a whole model goes under --drafter draft_model=PATH"
+        )
     if tensor(drafter, "midlayer.self_attn.q_proj.weight", "layers.0.self_attn.q_proj.weight") is None:
-        raise DrafterMismatch(f"{drafter.path}: no midlayer.self_attn.q_proj.weight: not in the EAGLE-3 layout; {INSTEAD}")
+        raise DrafterMismatch(
+            f"{drafter.path}: no midlayer.self_attn.q_proj.weight: not in the EAGLE-3 layout; {INSTEAD}"
+        )
     if int(drafter.config.get("num_hidden_layers", 1)) != 1:
-        raise DrafterMismatch(f"{drafter.path}: {drafter.config['num_hidden_layers']} layers; heads of one layer are supported")
+        raise DrafterMismatch(
+            f"{drafter.path}: {drafter.config['num_hidden_layers']} layers; heads of one layer are supported"
+        )
 
 
 def _sizes_fit(drafter: Checkpoint, hidden: int) -> None:
@@ -81,9 +91,14 @@ def _sizes_fit(drafter: Checkpoint, hidden: int) -> None:
     own = int(drafter.config.get("target_hidden_size") or hidden)
     if own != hidden or inputs % hidden or inputs == 2 * hidden:
         kind = " (2 x hidden: an EAGLE-1 head)" if inputs == 2 * hidden else ""
-        raise DrafterMismatch(f"{drafter.path}: fc takes {inputs} numbers{kind}, a multiple of the target's hidden size {hidden} (3 x) is needed; {INSTEAD}")
+        raise DrafterMismatch(
+            f"{drafter.path}: fc takes {inputs} numbers{kind}, "
+            f"a multiple of the target's hidden size {hidden} (3 x) is needed; {INSTEAD}"
+        )
     if width != hidden and tensor(drafter, "embed_tokens.weight") is None:
-        raise DrafterMismatch(f"{drafter.path}: head of hidden size {width}, target {hidden}, and no embedding of its own; {INSTEAD}")
+        raise DrafterMismatch(
+            f"{drafter.path}: head of hidden size {width}, target {hidden}, and no embedding of its own; {INSTEAD}"
+        )
 
 
 def _d2t_maps(drafter: Checkpoint, vocabulary: int) -> None:
@@ -92,9 +107,13 @@ def _d2t_maps(drafter: Checkpoint, vocabulary: int) -> None:
         return
     if "d2t" not in drafter.tensors:
         raise DrafterMismatch(
-            f"{drafter.path}: draft_vocab_size {reduced} of {vocabulary} but no d2t tensor: serving engines would map every "
+            f"{drafter.path}: draft_vocab_size {reduced} of {vocabulary} but no d2t tensor: "
+            "serving engines would map every "
             "draft to a wrong token and accept almost none; export the head again with d2t"
         )
     ids = drafter.integers("d2t") + np.arange(drafter.tensors["d2t"].shape[0])
     if len(ids) != reduced or ids.min() < 0 or ids.max() >= vocabulary or len(np.unique(ids)) != reduced:
-        raise DrafterMismatch(f"{drafter.path}: d2t does not map {reduced} draft ids to different ids below {vocabulary}; export the head again")
+        raise DrafterMismatch(
+            f"{drafter.path}: d2t does not map {reduced} draft ids to different ids below {vocabulary}; "
+            "export the head again"
+        )

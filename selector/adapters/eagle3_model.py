@@ -88,7 +88,9 @@ class Eagle3Drafter:
         self.pending = (tokens, torch.ones((batch, 1, features), dtype=self.dtype, device=self.device))
 
     @torch.inference_mode()
-    def replay(self, tokens: Tensor, prompt_length: int, aux: Tensor | None, k: int) -> tuple[list[int], list[int] | None]:
+    def replay(
+        self, tokens: Tensor, prompt_length: int, aux: Tensor | None, k: int
+    ) -> tuple[list[int], list[int] | None]:
         """All positions at once: one causal pass over true entries, then one masked pass per further draft."""
         assert aux is not None
         total = len(tokens)

@@ -46,7 +46,9 @@ class NgramDrafter:
         self.tokens[:] = np.arange(self.tokens.shape[1])
         self.length = length
 
-    def replay(self, tokens: Tensor, prompt_length: int, aux: Tensor | None, k: int) -> tuple[list[int], list[int] | None]:
+    def replay(
+        self, tokens: Tensor, prompt_length: int, aux: Tensor | None, k: int
+    ) -> tuple[list[int], list[int] | None]:
         """Token ids are all it takes."""
         ids = tokens.tolist()
         return replay_ngram(ids[:prompt_length], ids[prompt_length:], self.lookup_min, self.lookup_max, k)

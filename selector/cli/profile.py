@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from selector.cli.progress import ProgressLine
-from selector.cli.summary import plan_text, profile_text
 from selector.errors import SelectorError
 from selector.profile import write_json
 from selector.workload import load_workload
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType[float]):
     """`90s`, `5m`, `1h`, or seconds."""
 
     name = "duration"
@@ -36,7 +35,7 @@ class Duration(click.ParamType):
         return float(match[1]) * _UNITS[match[2] or "s"]
 
 
-class Loads(click.ParamType):
+class Loads(click.ParamType[tuple[int, ...]]):
     """Comma-separated batch sizes."""
 
     name = "loads"
@@ -50,29 +49,75 @@ class Loads(click.ParamType):
 
 @click.command("profile")
 @click.argument("model", required=False, type=click.Path(path_type=Path))
-@click.option("--engine", "engine_name", type=click.Choice(["reference", "fake"]), default="reference", show_default=True,
-              help="reference: decode here with torch; fake: scripted, for trying the commands.")
-@click.option("--drafter", "drafters", multiple=True, metavar="METHOD=PATH",
-              help="A drafter checkpoint: eagle3=PATH or draft_model=PATH; may repeat.  [default: the embedded ones for the embedded model]")
-@click.option("--workload", type=click.Path(path_type=Path), default=None,
-              help="JSONL of requests (prompt or messages, class, temperature, max_tokens).  [default: the shipped classes]")
-@click.option("--loads", type=Loads(), default="1,2,4,8", show_default=True, help="Batch sizes whose step cost is measured.")
+@click.option(
+    "--engine",
+    "engine_name",
+    type=click.Choice(["reference", "fake"]),
+    default="reference",
+    show_default=True,
+    help="reference: decode here with torch; fake: scripted, for trying the commands.",
+)
+@click.option(
+    "--drafter",
+    "drafters",
+    multiple=True,
+    metavar="METHOD=PATH",
+    help="A drafter checkpoint: eagle3=PATH or draft_model=PATH; may repeat.  "
+    "[default: the embedded ones for the embedded model]",
+)
+@click.option(
+    "--workload",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="JSONL of requests (prompt or messages, class, temperature, max_tokens).  [default: the shipped classes]",
+)
+@click.option(
+    "--loads", type=Loads(), default="1,2,4,8", show_default=True, help="Batch sizes whose step cost is measured."
+)
 @click.option("--max-k", type=click.IntRange(1, 16), default=8, show_default=True, help="Most drafted tokens per step.")
-@click.option("--budget", type=Duration(), default="5m", show_default=True, help="Time to spend; more time, more prompts and repeats.")
-@click.option("--prompts-per-class", type=click.IntRange(min=1), default=None, help="Fix the prompts per class.  [default: what the budget allows]")
-@click.option("--no-confirm", is_flag=True, help="Leave out the real end-to-end cells (and the A/A noise band with them).")
+@click.option(
+    "--budget",
+    type=Duration(),
+    default="5m",
+    show_default=True,
+    help="Time to spend; more time, more prompts and repeats.",
+)
+@click.option(
+    "--prompts-per-class",
+    type=click.IntRange(min=1),
+    default=None,
+    help="Fix the prompts per class.  [default: what the budget allows]",
+)
+@click.option(
+    "--no-confirm", is_flag=True, help="Leave out the real end-to-end cells (and the A/A noise band with them)."
+)
 @click.option("--plan", "plan_only", is_flag=True, help="Print cells and minutes, and stop.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run.")
 @click.option("--fresh", is_flag=True, help="Throw an interrupted run's journal away and begin again.")
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True, help="Weights and activations.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16"]),
+    default="float32",
+    show_default=True,
+    help="Weights and activations.",
+)
 @click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
 @click.option("--threads", type=click.IntRange(min=1), default=None, help="Compute threads.  [default: torch's choice]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of prompt choice, sampling and order.")
-@click.option("--out", type=click.Path(path_type=Path), default=None, help="Profile to write.  [default: MODEL's name with .profile.json, here]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Profile to write.  [default: MODEL's name with .profile.json, here]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the profile instead of its summary.")
-def command(model: Path | None, out: Path | None, as_json: bool, plan_only: bool, resume: bool, fresh: bool, **options: Any) -> None:
+def command(
+    model: Path | None, out: Path | None, as_json: bool, plan_only: bool, resume: bool, fresh: bool, **options: Any
+) -> None:
     """Measure MODEL (a local folder) with its drafters; without MODEL, a small embedded model and its drafters."""
-    from selector.measure import Measurement, Settings, measure
+    from selector.measure import Measurement, Settings, measure  # first: it names the extra that is missing
+
+    from selector.cli.summary import plan_text, profile_text  # isort: skip
 
     if resume and fresh:
         raise click.UsageError("--resume and --fresh exclude each other")
@@ -98,7 +143,11 @@ def command(model: Path | None, out: Path | None, as_json: bool, plan_only: bool
     except KeyboardInterrupt:
         progress.finish()
         again = shlex.join(a for a in sys.argv[1:] if a != "--fresh")
-        click.echo(f"stopped; what was measured is kept in {journal}\ngo on with: selector {again}{'' if resume else ' --resume'}", err=True)
+        click.echo(
+            f"stopped; what was measured is kept in {journal}\n"
+            f"go on with: selector {again}{'' if resume else ' --resume'}",
+            err=True,
+        )
         raise SystemExit(130) from None
     write_json(file, profile)
     journal.unlink(missing_ok=True)

@@ -15,23 +15,62 @@ from selector.profile import load_profile, write_json
 
 @click.command("recommend")
 @click.argument("profile", type=click.Path(path_type=Path))
-@click.option("--objective", type=click.Choice(["throughput", "latency"]), default="throughput", show_default=True,
-              help="Requests per second per server, or request time at each class's own lengths.")
-@click.option("--load", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Concurrent requests per server (closed load).")
-@click.option("--traffic", default=None, metavar="NAME=SHARE,...",
-              help="Request share per class or task, e.g. chat=0.6,code=0.4.  [default: as in the workload]")
-@click.option("--max-pools", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Pools of differently configured servers that may be used.")
-@click.option("--current", type=click.Path(path_type=Path), default=None,
-              help="Policy or vLLM config that runs now: what would be gained over it?")
-@click.option("--workload", type=click.Path(path_type=Path), default=None,
-              help="The profile's workload file, for the text classifier.  [default: where the profile found it]")
+@click.option(
+    "--objective",
+    type=click.Choice(["throughput", "latency"]),
+    default="throughput",
+    show_default=True,
+    help="Requests per second per server, or request time at each class's own lengths.",
+)
+@click.option(
+    "--load",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Concurrent requests per server (closed load).",
+)
+@click.option(
+    "--traffic",
+    metavar="NAME=SHARE,...",
+    show_default="as in the workload",
+    help="Request share per class or task, e.g. chat=0.6,code=0.4.",
+)
+@click.option(
+    "--max-pools",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Pools of differently configured servers that may be used.",
+)
+@click.option(
+    "--current",
+    type=click.Path(path_type=Path),
+    show_default="none",
+    help="Policy or vLLM config that runs now: what would be gained over it?",
+)
+@click.option(
+    "--workload",
+    type=click.Path(path_type=Path),
+    show_default="where the profile found it",
+    help="The profile's workload file, for the text classifier.",
+)
 @click.option("--draws", type=click.IntRange(min=20), default=400, show_default=True, help="Joint bootstrap draws.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of draws and searches.")
-@click.option("--format", "form", type=click.Choice(["text", "md"]), default="text", show_default=True, help="Form of the table.")
-@click.option("--json", "as_json", is_flag=True, help="Print the policy instead of the table.")
-@click.option("--out", type=click.Path(path_type=Path), default=None, help="Policy file to write.  [default: PROFILE with .policy.json]")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "md"]),
+    default="text",
+    show_default=True,
+    help="Form of the table.",
+)
+@click.option("--json", "as_json", is_flag=True, show_default="off", help="Print the policy instead of the table.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    show_default="PROFILE with .policy.json",
+    help="Policy file to write.",
+)
 def command(profile: Path, traffic: str | None, form: Any, as_json: bool, out: Path | None, **options: Any) -> None:
     """Decide which decoding strategy serves each class of PROFILE best, and write the policy."""
     try:
@@ -53,5 +92,3 @@ def policy_path(profile: Path) -> Path:
     """`x.policy.json` beside `x.profile.json`."""
     stem = profile.name.removesuffix(".json").removesuffix(".profile")
     return profile.with_name(f"{stem}.policy.json")
-
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
+from selector.measure.confirm import ARMS
 from selector.measure.plan import Plan
 from selector.measure.run import Measurement
 from selector.profile import Profile
@@ -14,14 +15,18 @@ from selector.workload import Workload
 
 def plan_text(plan: Plan, run: Measurement, workload: Workload) -> str:
     """Cells and minutes per stage."""
-    classes = workload.by_class()
+    classes, k, loads = workload.by_class(), run.settings.k_max, ", ".join(map(str, run.settings.loads))
+    drafters, cells = len(run.engine.drafters), len(run.cells)
+    confirmed = f"{plan.confirm_prompts} prompts x {plan.confirm_repeats} repeats x {ARMS} arms"
     rows = [
         (f"plain outputs   {plan.prompts_per_class} prompts x {len(classes)} classes", plan.record_seconds),
-        (f"acceptance      {len(run.engine.drafters)} drafters and n-gram windows, replayed at every position, k up to {run.settings.k_max}", plan.replay_seconds),
-        (f"step cost       {len(run.cells)} cells x {plan.step_repeats} repeats, loads {', '.join(map(str, run.settings.loads))}", plan.step_cost_seconds),
+        (f"acceptance      {drafters} drafters and n-gram windows at every position, k up to {k}", plan.replay_seconds),
+        (f"step cost       {cells} cells x {plan.step_repeats} repeats, loads {loads}", plan.step_cost_seconds),
         ("prefill cost", plan.prefill_seconds),
-        (f"confirmation    up to {len(classes) * 2} cells at load 1, {plan.confirm_prompts} prompts x {plan.confirm_repeats} repeats x 3 arms", plan.confirm_seconds if run.settings.confirm else 0.0),
-    ]  # fmt: skip
+    ]
+    if run.settings.confirm:
+        text = f"confirmation    up to {2 * len(classes)} cells at load 1, {confirmed}, as time allows"
+        rows.append((text, plan.confirm_seconds))
     lines = [f"{seconds / 60:6.1f} min  {text}" for text, seconds in rows]
     total = sum(s for _, s in rows) / 60
     return "\n".join([*lines, f"{total:6.1f} min  in all (estimated from two timed steps)"])
@@ -31,19 +36,32 @@ def profile_text(profile: Profile) -> str:
     """Per class: prompts, lengths, loops, and tau of every family at k = 4; then what a step costs."""
     families = list(dict.fromkeys(r.family for r in profile.replays))
     k = min(4, profile.k_max)
-    head = ["class", "prompts", "prompt", "output", "loops", *(f"tau({k}) {f.split()[0] if not f.startswith('ngram') else f}" for f in families)]
+    head = [
+        "class",
+        "prompts",
+        "prompt",
+        "output",
+        "loops",
+        *(f"tau({k}) {f.split()[0] if not f.startswith('ngram') else f}" for f in families),
+    ]
     rows = [head]
     for c in profile.classes:
         recordings = [r for r in profile.recordings if r.request_class == c.name]
         row = [
             c.name, f"{c.prompts}/{c.prompts_available}", f"{median(r.prompt_tokens for r in recordings):.0f}",
-            f"{median(r.output_tokens for r in recordings):.0f}", f"{sum(r.looping for r in recordings) / len(recordings):.0%}",
+            f"{median(r.output_tokens for r in recordings):.0f}",
+            f"{sum(r.looping for r in recordings) / len(recordings):.0%}",
         ]  # fmt: skip
         row += [f"{_tau(profile, c.name, f, k):.2f}" for f in families]
         rows.append(row)
     widths = [max(len(r[i]) for r in rows) for i in range(len(head))]
-    table = ["  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(r, widths, strict=True))) for r in rows]
-    cells = [f"{c.request_class}: {c.strategy.label}" for c in profile.confirmed if c.arm == "main" and c.strategy != PLAIN]
+    table = [
+        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(r, widths, strict=True)))
+        for r in rows
+    ]
+    cells = [
+        f"{c.request_class}: {c.strategy.label}" for c in profile.confirmed if c.arm == "main" and c.strategy != PLAIN
+    ]
     return "\n".join([
         *table, "", _costs(profile),
         f"A/A noise band +-{profile.aa_noise:.1%}; confirmed end to end: {'; '.join(cells) or 'nothing'}",
@@ -62,8 +80,14 @@ def _tau(profile: Profile, request_class: str, family: str, k: int) -> float:
 
 def _costs(profile: Profile) -> str:
     """Step cost of each method at its smallest and largest width, as multiples of a plain step."""
-    plain = {c.batch: median(c.step_seconds) for c in profile.step_costs if c.method == "none" and c.sampling == "greedy"}
-    rows = [c for c in profile.step_costs if c.batch == 1 and c.sampling == "greedy" and c.context == profile.step_costs[0].context]
+    plain = {
+        c.batch: median(c.step_seconds) for c in profile.step_costs if c.method == "none" and c.sampling == "greedy"
+    }
+    rows = [
+        c
+        for c in profile.step_costs
+        if c.batch == 1 and c.sampling == "greedy" and c.context == profile.step_costs[0].context
+    ]
     parts = []
     for method in dict.fromkeys(c.method for c in rows if c.method != "none"):
         costs = {c.drafted: median(c.step_seconds) / plain[1] for c in rows if c.method == method}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -13,79 +11,16 @@ from numpy.typing import NDArray
 
 from selector.acceptance import sampling_kind
 from selector.engines.base import Acceptance, Generation
+from selector.engines.fake_truth import TASKS, FakeClass, FakeCost
 from selector.profile import DrafterInfo, EngineInfo, ModelInfo, Sampling
 from selector.strategy import PLAIN, Strategy
 from selector.walks import MAX_RECORDED_K, looping, walk
 from selector.workload import Request
 
+__all__ = ["EOS", "TASKS", "FakeClass", "FakeCost", "FakeEngine"]
+
 EOS = 0
 _VOCAB = 1000
-
-
-@dataclass(frozen=True)
-class FakeClass:
-    """Truth about one task: mean lengths (tokens), share of looping outputs, acceptance.
-
-    `accept[method]`: chance of the first draft and of every later one, given that all before it were accepted;
-    `overlap`: chance that n-gram finds a proposal at a position.
-    """
-
-    prompt_tokens: int = 80
-    output_tokens: int = 100
-    loops: float = 0.0
-    overlap: float = 0.3
-    accept: Mapping[str, tuple[float, float]] = field(
-        default_factory=lambda: {"ngram": (0.5, 0.7), "eagle3": (0.7, 0.65), "draft_model": (0.75, 0.7)}
-    )
-
-
-@dataclass(frozen=True)
-class FakeCost:
-    """Truth about time, in seconds. A step costs
-
-        fixed + max(weights, per_token B (d + 1)) + per_context B context + sampler B (d + 1)
-              + draft_fixed[method] + draft_pass[method] d + draft_token[method] B d
-
-    (memory-bound until the ridge weights / per_token); `noise`: sd of the log of a timing.
-    """
-
-    fixed: float = 0.002
-    weights: float = 0.020
-    per_token: float = 0.0012
-    per_context: float = 2e-6
-    sampler: float = 2e-4
-    prefill_token: float = 2.5e-4
-    draft_fixed: Mapping[str, float] = field(default_factory=lambda: {"ngram": 0.0005, "eagle3": 0.001, "draft_model": 0.001})
-    draft_pass: Mapping[str, float] = field(default_factory=lambda: {"eagle3": 0.0025, "draft_model": 0.006})
-    draft_token: Mapping[str, float] = field(default_factory=lambda: {"eagle3": 1e-4, "draft_model": 2e-4})
-    noise: float = 0.015
-
-    def step(self, method: str, drafted: float, batch: int, context: float, sampling: Sampling) -> float:
-        """True seconds of one step."""
-        tokens = batch * (drafted + 1)
-        seconds = self.fixed + max(self.weights, self.per_token * tokens) + self.per_context * batch * context
-        if sampling != "greedy":
-            seconds += self.sampler * tokens
-        if method != "none":
-            seconds += self.draft_fixed.get(method, 0.0) + self.draft_pass.get(method, 0.0) * drafted
-            seconds += self.draft_token.get(method, 0.0) * batch * drafted
-        return seconds
-
-    def prefill(self, method: str, prompt_tokens: int) -> float:
-        """True seconds of one prefill; a drafter with weights prefills too (a tenth of the target's time)."""
-        own = 1.1 if method in ("eagle3", "draft_model") else 1.0
-        return own * (self.fixed + self.weights + self.prefill_token * prompt_tokens)
-
-
-#: Truth about the tasks of the shipped workload; any other task decodes like FakeClass().
-TASKS: Mapping[str, FakeClass] = MappingProxyType({
-    "chat": FakeClass(40, 110, 0.1, 0.10, {"ngram": (0.35, 0.5), "eagle3": (0.62, 0.58), "draft_model": (0.70, 0.66)}),
-    "code": FakeClass(60, 120, 0.1, 0.30, {"ngram": (0.55, 0.7), "eagle3": (0.80, 0.76), "draft_model": (0.80, 0.78)}),
-    "edit": FakeClass(220, 120, 0.0, 0.75, {"ngram": (0.85, 0.9), "eagle3": (0.72, 0.66), "draft_model": (0.76, 0.72)}),
-    "extract": FakeClass(250, 60, 0.0, 0.50, {"ngram": (0.65, 0.75), "eagle3": (0.66, 0.60), "draft_model": (0.72, 0.68)}),
-    "math": FakeClass(70, 120, 0.1, 0.25, {"ngram": (0.5, 0.6), "eagle3": (0.75, 0.70), "draft_model": (0.80, 0.76)}),
-    "translate": FakeClass(60, 60, 0.0, 0.08, {"ngram": (0.3, 0.4), "eagle3": (0.40, 0.35), "draft_model": (0.45, 0.40)}),
-})
 
 
 class FakeEngine:
@@ -94,8 +29,12 @@ class FakeEngine:
     """
 
     def __init__(
-        self, tasks: Mapping[str, FakeClass] = TASKS, cost: FakeCost | None = None, *,
-        methods: Sequence[str] = ("eagle3", "draft_model"), seed: int = 0,
+        self,
+        tasks: Mapping[str, FakeClass] = TASKS,
+        cost: FakeCost | None = None,
+        *,
+        methods: Sequence[str] = ("eagle3", "draft_model"),
+        seed: int = 0,
     ) -> None:
         self.tasks = dict(tasks)
         self.cost = cost or FakeCost()
@@ -128,15 +67,19 @@ class FakeEngine:
         noise = self._noise(2)
         prefill = self.cost.prefill(strategy.method, len(prompt)) * float(noise[0])
         return Generation(
-            prompt, output, finish, w.steps, w.drafted, w.accepted, prefill, seconds * float(noise[1]), w.accepted_per_step
+            prompt,
+            output,
+            finish,
+            w.steps,
+            w.drafted,
+            w.accepted,
+            prefill,
+            seconds * float(noise[1]),
+            w.accepted_per_step,
         )
 
     def record(self, requests: Sequence[Request], *, seed: int) -> list[Generation]:
         """Plain outputs, one by one."""
-        return [self.generate(r, PLAIN, seed=seed) for r in requests]
-
-    def record(self, requests: Sequence[Request], *, seed: int) -> list[Generation]:
-        """Plain outputs of several requests."""
         return [self.generate(r, PLAIN, seed=seed) for r in requests]
 
     def replay(self, recorded: Generation, strategy: Strategy) -> Acceptance:
@@ -151,7 +94,7 @@ class FakeEngine:
         chance[:, 0] = first
         chance *= 1 - 0.003 * recorded.prompt_ids[1]  # prompt_ids[1] is 100 x temperature
         if looping(recorded.output_ids[:-1]):
-            chance[n // 2:] = 0.99
+            chance[n // 2 :] = 0.99
         failed = rng.random(chance.shape) >= chance
         run = np.where(failed.any(axis=1), failed.argmax(axis=1), MAX_RECORDED_K)
         left = np.arange(n - 1, 0, -1)
@@ -161,7 +104,9 @@ class FakeEngine:
             accepted = np.minimum(accepted, proposed)
         return Acceptance(tuple(accepted.tolist()), None if proposed is None else tuple(proposed.tolist()))
 
-    def _proposed(self, strategy: Strategy, task: FakeClass, n: int, rng: np.random.Generator) -> NDArray[np.int64] | None:
+    def _proposed(
+        self, strategy: Strategy, task: FakeClass, n: int, rng: np.random.Generator
+    ) -> NDArray[np.int64] | None:
         """n-gram proposes at some positions only, fewer with a longer smallest match; others always fill k."""
         if strategy.method != "ngram":
             return None
@@ -190,7 +135,9 @@ class FakeEngine:
         length = max(4, round(task.prompt_tokens * rng.uniform(0.6, 1.4)))
         return (index, round(100 * request.temperature), *rng.integers(1, _VOCAB, length - 2).tolist())
 
-    def _output(self, prompt: tuple[int, ...], request: Request, seed: int) -> tuple[tuple[int, ...], Literal["stop", "length"]]:
+    def _output(
+        self, prompt: tuple[int, ...], request: Request, seed: int
+    ) -> tuple[tuple[int, ...], Literal["stop", "length"]]:
         task = self.tasks.get(request.task, FakeClass())
         rng = _rng("output", *prompt, seed if request.temperature > 0 else 0)
         length = max(2, round(task.output_tokens * rng.uniform(0.5, 1.5)))
@@ -205,8 +152,15 @@ class FakeEngine:
 
 def _model(name: str, parameters: int, weight_bytes: int, kv_bytes: int) -> dict[str, Any]:
     return {
-        "name": name, "path": name, "config_sha256": "0" * 64, "parameters": parameters, "weight_bytes": weight_bytes,
-        "kv_bytes_per_token": kv_bytes, "vocab_size": _VOCAB, "max_model_len": 4096, "architecture": "Fake",
+        "name": name,
+        "path": name,
+        "config_sha256": "0" * 64,
+        "parameters": parameters,
+        "weight_bytes": weight_bytes,
+        "kv_bytes_per_token": kv_bytes,
+        "vocab_size": _VOCAB,
+        "max_model_len": 4096,
+        "architecture": "Fake",
     }
 
 

@@ -49,16 +49,12 @@ def export_vllm(
         folder = Path(out_dir) / name
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "speculative-config.json").unlink(
-                missing_ok=True
-            )  # of an earlier export; plain pools have none
+            (folder / "speculative-config.json").unlink(missing_ok=True)  # of an earlier export; plain pools have none
             for file, text in files.items():
                 (folder / file).write_text(text, "utf-8")
                 paths.append(folder / file)
         except OSError as error:
-            raise ExportError(
-                f"{folder}: cannot be written ({error.strerror}); choose another --out"
-            ) from error
+            raise ExportError(f"{folder}: cannot be written ({error.strerror}); choose another --out") from error
     return paths
 
 
@@ -90,9 +86,7 @@ def _yaml(engine: dict[str, Any]) -> str:
     text = "# start with: vllm serve --config engine.yaml    (two words: --config=FILE is silently ignored)\n"
     text += yaml.safe_dump(engine, sort_keys=False, allow_unicode=True, width=1000)
     if yaml.safe_load(text) != engine:
-        raise ExportError(
-            "a value does not survive YAML; look at --engine-arg and --model-path for odd characters"
-        )
+        raise ExportError("a value does not survive YAML; look at --engine-arg and --model-path for odd characters")
     return text
 
 

@@ -22,8 +22,7 @@ def resolve_paths(policy: Policy, model_paths: Mapping[str, str]) -> dict[str, s
     for name in model_paths:
         if name not in known:
             raise ExportError(
-                f"--model-path names {name!r}, which this policy does not hold; "
-                f"it has {', '.join(map(repr, known))}"
+                f"--model-path names {name!r}, which this policy does not hold; it has {', '.join(map(repr, known))}"
             )
     return {name: str(model_paths.get(name, path)) for name, path in known.items()}
 
@@ -35,9 +34,7 @@ def check_path(name: str, path: str) -> None:
     if not path.isprintable():  # newline, NUL, other control characters, lone surrogates
         raise ExportError(f"model path of {name!r} holds control characters: {path!r}; rename the folder")
     if path.startswith("-"):
-        raise ExportError(
-            f"model path of {name!r} starts with '-', vLLM would read an option: {path!r}; use ./{path}"
-        )
+        raise ExportError(f"model path of {name!r} starts with '-', vLLM would read an option: {path!r}; use ./{path}")
 
 
 def check_drafter(policy: Policy, pool: Pool, paths: Mapping[str, str]) -> None:
@@ -53,9 +50,7 @@ def check_drafter(policy: Policy, pool: Pool, paths: Mapping[str, str]) -> None:
             f"{target.vocab_size}: vLLM refuses draft_model then"
         )
     if drafter.architecture in REFUSED_ARCHITECTURES:
-        raise ExportError(
-            f"drafter {name!r}: vLLM refuses architecture {drafter.architecture}; use an EAGLE-3 head"
-        )
+        raise ExportError(f"drafter {name!r}: vLLM refuses architecture {drafter.architecture}; use an EAGLE-3 head")
     if pool.strategy.method == "eagle3":
         for folder in {Path(drafter.path), Path(paths[name])}:
             if (folder / "config.json").is_file():
@@ -104,8 +99,7 @@ def check_context(policy: Policy, pool: Pool) -> int:
     need = pool.max_context_tokens
     if need > target.max_model_len:
         raise ExportError(
-            f"pool {pool.name!r} needs contexts of {need} tokens, target {target.name!r} holds "
-            f"{target.max_model_len}"
+            f"pool {pool.name!r} needs contexts of {need} tokens, target {target.name!r} holds {target.max_model_len}"
         )
     if name is None or policy.drafters[name].max_model_len >= target.max_model_len:
         return target.max_model_len

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from selector.adapters import adapter
 from selector.errors import ExportError
 from selector.exporters.vllm_checks import check_context, check_drafter, check_path, resolve_paths, sets_min_p
 from selector.exporters.vllm_options import normalised
@@ -25,16 +26,12 @@ _DRAFT_TP = "draft-tensor-parallel-size"
 
 def speculation_fields(policy: Policy, pool: Pool, paths: Mapping[str, str]) -> dict[str, Any] | None:
     """The pool's strategy in vLLM's spelling, unchecked; None for plain decoding. `paths`: by drafter."""
-    strategy = pool.strategy
-    if strategy.method == "none":
-        return None
-    # the method is always said: left out, vLLM guesses it from the letters of the drafter's path
-    fields: dict[str, Any] = {"method": strategy.method}
+    strategy, path = pool.strategy, None
     if strategy.drafter is not None:
-        fields["model"] = paths.get(strategy.drafter, policy.drafters[strategy.drafter].path)
-    fields["num_speculative_tokens"] = strategy.k
-    if strategy.method == "ngram":
-        fields |= {"prompt_lookup_min": strategy.lookup_min, "prompt_lookup_max": strategy.lookup_max}
+        path = paths.get(strategy.drafter, policy.drafters[strategy.drafter].path)
+    fields = adapter(strategy.method).vllm(strategy, path)
+    if fields is None:
+        return None
     if pool.schedule is not None:
         fields["num_speculative_tokens_per_batch_size"] = [list(entry) for entry in pool.schedule]
     return fields
@@ -52,9 +49,7 @@ def speculative_config(
     if fields is None:
         return None
     if pool.strategy.k > MAX_K:
-        raise ExportError(
-            f"pool {pool.name!r}: k = {pool.strategy.k} is above {MAX_K}, vLLM's limit per step"
-        )
+        raise ExportError(f"pool {pool.name!r}: k = {pool.strategy.k} is above {MAX_K}, vLLM's limit per step")
     check_schedule(pool, allow_k0=allow_k0)
     check_drafter(policy, pool, paths)
     check_context(policy, pool)
@@ -67,28 +62,21 @@ def check_schedule(pool: Pool, *, allow_k0: bool = False) -> None:
         return
     where, k_max, expected = f"pool {pool.name!r}: schedule", pool.strategy.k, 1
     if not TAKES_SCHEDULE.get(pool.strategy.method, False):
-        raise ExportError(
-            f"{where}: method {pool.strategy.method!r} takes none in vLLM; leave it at a fixed k"
-        )
+        raise ExportError(f"{where}: method {pool.strategy.method!r} takes none in vLLM; leave it at a fixed k")
     for first, last, k in pool.schedule:
         if first != expected or last < first:
-            raise ExportError(
-                f"{where}: range {first}..{last} must start at {expected} and not run backwards"
-            )
+            raise ExportError(f"{where}: range {first}..{last} must start at {expected} and not run backwards")
         if k < 1 and not allow_k0:
             raise ExportError(
                 f"{where}: k = 0 for batch {first}..{last}: this is not plain decoding "
                 "(a drafter still runs); use a plain pool or k >= 1, or allow it on purpose (--allow-k0)"
             )
         if k > k_max:
-            raise ExportError(
-                f"{where}: k = {k} is above num_speculative_tokens = {k_max}; vLLM would clamp it"
-            )
+            raise ExportError(f"{where}: k = {k} is above num_speculative_tokens = {k_max}; vLLM would clamp it")
         expected = last + 1
     if expected - 1 != pool.max_batch:
         raise ExportError(
-            f"{where}: ends at batch {expected - 1}, max-num-seqs is {pool.max_batch}; "
-            "vLLM carries the last k on"
+            f"{where}: ends at batch {expected - 1}, max-num-seqs is {pool.max_batch}; vLLM carries the last k on"
         )
 
 
@@ -133,9 +121,7 @@ def _check_draft_parallel(speculation: dict[str, Any] | None, extra: dict[str, A
             raise ExportError(f"{_DRAFT_TP} {draft_tp}: vLLM takes 1 or the target's {target_tp}")
         speculation["draft_tensor_parallel_size"] = draft_tp
     if pool.strategy.method == "ngram" and extra.get("async-scheduling") is True:
-        raise ExportError(
-            f"pool {pool.name!r}: vLLM refuses async-scheduling with ngram; leave the option out"
-        )
+        raise ExportError(f"pool {pool.name!r}: vLLM refuses async-scheduling with ngram; leave the option out")
     if pool.schedule is not None and extra.get("data-parallel-size", 1) != 1:
         raise ExportError(
             f"pool {pool.name!r}: with data-parallel-size above 1 vLLM ignores the schedule; use a fixed k"
@@ -146,9 +132,7 @@ def _at_most(asked: Any, limit: int, needed: int) -> int:
     if asked is None:
         return limit
     if isinstance(asked, bool) or not isinstance(asked, int) or not needed <= asked <= limit:
-        raise ExportError(
-            f"max-model-len {asked!r}: the pool's contexts need {needed}, its models allow {limit}"
-        )
+        raise ExportError(f"max-model-len {asked!r}: the pool's contexts need {needed}, its models allow {limit}")
     return asked
 
 

@@ -35,8 +35,7 @@ def normalised(engine_args: Mapping[str, Any]) -> dict[str, Any]:
             raise ExportError(f"engine option {name!r} has no value: leave it out")
         if isinstance(value, str) and (value.startswith("-") or not value.isprintable()):
             raise ExportError(
-                f"engine option {name!r}: {value!r} starts with '-' or holds control characters; "
-                "vLLM misreads it"
+                f"engine option {name!r}: {value!r} starts with '-' or holds control characters; vLLM misreads it"
             )
         if value is False and bare != key:
             raise ExportError(f"engine option {name!r} is false: say '{bare}' = true instead")

@@ -56,7 +56,7 @@ def build_profile(
         )
         for e in journal.under("recording")
     ]
-    measured = defaultdict(int)
+    measured: dict[str, int] = defaultdict(int)
     for r in recordings:
         measured[r.request_class] += 1
     classes = [
@@ -121,11 +121,21 @@ def aa_noise(cells: list[ConfirmedCell]) -> float:
     """
     logs = []
     for second in (c for c in cells if c.arm == "aa"):
-        first = next((c for c in cells if c.arm == "main" and c.request_class == second.request_class and c.strategy == second.strategy), None)
+        first = next(
+            (
+                c
+                for c in cells
+                if c.arm == "main" and c.request_class == second.request_class and c.strategy == second.strategy
+            ),
+            None,
+        )
         if first is None:
             continue
         shared = {(r.id, r.repeat) for r in first.runs} & {(r.id, r.repeat) for r in second.runs}
-        totals = [sum(r.prefill_seconds + r.decode_seconds for r in c.runs if (r.id, r.repeat) in shared) for c in (first, second)]
+        totals = [
+            sum(r.prefill_seconds + r.decode_seconds for r in c.runs if (r.id, r.repeat) in shared)
+            for c in (first, second)
+        ]
         if all(totals):
             logs.append(math.log(totals[1] / totals[0]))
     return 1.96 * math.sqrt(sum(x * x for x in logs) / len(logs)) if logs else 0.0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from selector.engines.base import Engine, Generation
-from selector.errors import MissingExtra, SelectorError
+from selector.errors import SelectorError
 from selector.measure.journal import Journal
 from selector.measure.plan import Plan, pick_prompts
 from selector.measure.progress import Progress
@@ -65,7 +65,9 @@ def confirm_queue(profile: Profile, seed: int) -> list[Cell]:
 class Confirmation:
     """Runs the queue until its seconds are spent. The journal is the truth; the study is rebuilt from it."""
 
-    def __init__(self, engine: Engine, journal: Journal, plan: Plan, prompts: dict[str, list[Request]], seed: int) -> None:
+    def __init__(
+        self, engine: Engine, journal: Journal, plan: Plan, prompts: dict[str, list[Request]], seed: int
+    ) -> None:
         self.engine, self.journal, self.plan, self.prompts, self.seed = engine, journal, plan, prompts, seed
 
     def run(self, queue: list[Cell], progress: Progress) -> optuna.Study:
@@ -91,21 +93,23 @@ class Confirmation:
         return study
 
     def _study(self, queue: list[Cell]) -> optuna.Study:
-        try:
-            import optuna
-        except ModuleNotFoundError as error:
-            raise MissingExtra("optuna", "tune") from error
+        import optuna
+
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=self.seed))
         choices = optuna.distributions.CategoricalDistribution([c.key for c in queue])
         for cell in queue:
             runs = self._runs(cell, "main")
-            if len(runs) == self.plan.confirm_prompts * self.plan.confirm_repeats or f"skipped/{cell.key}" in self.journal:
+            if (
+                len(runs) == self.plan.confirm_prompts * self.plan.confirm_repeats
+                or f"skipped/{cell.key}" in self.journal
+            ):
+                state = _state("COMPLETE" if runs else "FAIL")
                 value = self._value(cell) if runs else None
-                state = None if runs else _state("FAIL")
-                study.add_trial(optuna.trial.create_trial(
-                    params={"cell": cell.key}, distributions={"cell": choices}, value=value, state=state,
-                ))  # fmt: skip
+                known = optuna.trial.create_trial(
+                    params={"cell": cell.key}, distributions={"cell": choices}, value=value, state=state
+                )
+                study.add_trial(known)
             else:
                 study.enqueue_trial({"cell": cell.key})
         return study

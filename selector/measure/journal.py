@@ -48,7 +48,9 @@ class Journal:
             except FileExistsError:
                 owner = self.lock.read_text().strip()
                 if owner.isdigit() and _alive(int(owner)):
-                    raise ProfileError(f"{self.path}: process {owner} is profiling into it right now; give another --out") from None
+                    raise ProfileError(
+                        f"{self.path}: process {owner} is profiling into it right now; give another --out"
+                    ) from None
                 self.lock.unlink(missing_ok=True)
 
     def _read(self, header: dict[str, Any]) -> None:
@@ -90,7 +92,9 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._file.close()
         self.lock.unlink(missing_ok=True)
 

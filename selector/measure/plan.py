@@ -69,7 +69,13 @@ class Plan:
     @property
     def total_seconds(self) -> float:
         """The whole run."""
-        parts = (self.record_seconds, self.replay_seconds, self.step_cost_seconds, self.prefill_seconds, self.confirm_seconds)
+        parts = (
+            self.record_seconds,
+            self.replay_seconds,
+            self.step_cost_seconds,
+            self.prefill_seconds,
+            self.confirm_seconds,
+        )
         return sum(parts)
 
     def as_dict(self) -> dict[str, Any]:
@@ -92,11 +98,15 @@ def step_cells(engine: Engine, workload: Workload, k_max: int, loads: Sequence[i
     drafting = (ngram, *families(engine, 1))
     ends = sorted({min(loads), max(loads)})
     middle = widths[len(widths) // 2]
-    cells = [StepCell(s, b, near, "greedy") for b in loads for s in (PLAIN, *(d.with_k(k) for d in drafting for k in widths))]
+    cells = [
+        StepCell(s, b, near, "greedy") for b in loads for s in (PLAIN, *(d.with_k(k) for d in drafting for k in widths))
+    ]
     cells += [StepCell(s, b, far, "greedy") for s in (PLAIN, ngram.with_k(middle)) for b in ends]
     few = sorted({widths[0], middle, widths[-1]})
     for kind in samplings(workload)[1:]:
-        cells += [StepCell(s, b, near, kind) for s in (PLAIN, *(d.with_k(k) for d in drafting for k in few)) for b in ends]
+        cells += [
+            StepCell(s, b, near, kind) for s in (PLAIN, *(d.with_k(k) for d in drafting for k in few)) for b in ends
+        ]
     return cells
 
 
@@ -110,12 +120,14 @@ def contexts(engine: Engine, workload: Workload) -> tuple[int, int]:
 
 def samplings(workload: Workload) -> list[Sampling]:
     """Greedy, then the other kinds of sampling that the workload asks for."""
-    kinds: set[Sampling] = {"greedy"} | {sampling_kind(r.temperature, r.top_p) for r in workload.requests}
+    kinds = {"greedy"}.union(sampling_kind(r.temperature, r.top_p) for r in workload.requests)
     order: tuple[Sampling, ...] = ("greedy", "temperature", "top_p")
     return [k for k in order if k in kinds]
 
 
-def make_plan(workload: Workload, cells: Sequence[StepCell], drafters: int, speed: Speed, budget_seconds: float) -> Plan:
+def make_plan(
+    workload: Workload, cells: Sequence[StepCell], drafters: int, speed: Speed, budget_seconds: float
+) -> Plan:
     """Fit the budget: acceptance gets 45%, step cost 30%, confirmation what is left."""
     classes = workload.by_class()
     tokens = sum(max(r.max_tokens for r in rs) for rs in classes.values()) / len(classes)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from selector.engines.base import Engine
+from selector.engines.base import Engine, Generation
 from selector.errors import MeasurementFailed, SelectorError
 from selector.measure.assemble import build_profile, generation_entry, generation_of
 from selector.measure.confirm import Confirmation, confirm_queue
@@ -53,7 +53,9 @@ class Settings:
 class Measurement:
     """One profiling run over an engine; `run` may be called again on the same journal after an interruption."""
 
-    def __init__(self, engine: Engine, workload: Workload, settings: Settings, progress: Progress | None = None) -> None:
+    def __init__(
+        self, engine: Engine, workload: Workload, settings: Settings, progress: Progress | None = None
+    ) -> None:
         self.engine, self.workload, self.settings = engine, workload, settings
         self.progress: Progress = progress or Silent()
         self.cells = step_cells(engine, workload, settings.k_max, settings.loads)
@@ -74,7 +76,9 @@ class Measurement:
         """Time two steps and plan; a resumed run keeps the plan it began with."""
         if journal is not None and "plan" in journal:
             return Plan(**journal["plan"])
-        plan = make_plan(self.workload, self.cells, len(self.engine.drafters), Speed.of(self.engine), self.settings.budget_seconds)
+        plan = make_plan(
+            self.workload, self.cells, len(self.engine.drafters), Speed.of(self.engine), self.settings.budget_seconds
+        )
         if self.settings.prompts_per_class is not None:
             scale = self.settings.prompts_per_class / plan.prompts_per_class
             plan = Plan(**{
@@ -136,7 +140,7 @@ class Measurement:
         recordings = list(journal.under("recording"))
         if "windows" not in journal:
             self.progress.stage("n-gram windows")
-            by_class: dict[str, list[Any]] = {}
+            by_class: dict[str, list[Generation]] = {}
             for e in recordings:
                 by_class.setdefault(e["class"], []).append(generation_of(e))
             found = search_windows(by_class, self.settings.k_max, self.settings.seed, lambda: None)
@@ -185,7 +189,9 @@ class Measurement:
                     key = f"prefill/{s.family}/{length}/{repeat}"
                     if key not in journal:
                         seconds = self.engine.prefill_seconds(s, prompt_tokens=length, repeats=1)[0]
-                        journal.add(key, {"method": s.method, "drafter": s.drafter, "prompt_tokens": length, "seconds": seconds})
+                        journal.add(
+                            key, {"method": s.method, "drafter": s.drafter, "prompt_tokens": length, "seconds": seconds}
+                        )
                     self.progress.advance(each)
 
     def _profile(self, journal: Journal, *, complete: bool) -> Profile:
@@ -205,7 +211,12 @@ class Measurement:
             interruptions=sum(1 for _ in journal.under("resumed")),
         )
         return build_profile(
-            journal, self.engine, self.workload, k_max=self.settings.k_max, loads=self.settings.loads, provenance=provenance
+            journal,
+            self.engine,
+            self.workload,
+            k_max=self.settings.k_max,
+            loads=self.settings.loads,
+            provenance=provenance,
         )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from selector.adapters.ngram import replay_ngram
 from selector.engines.base import Generation
-from selector.errors import MissingExtra
 from selector.strategy import Strategy
 from selector.walks import pooled_tau, walk
 
@@ -20,15 +19,15 @@ DRAFT_PRICE = 0.04
 Scores = dict[tuple[int, int], dict[str, float]]
 
 
-def search_windows(recordings: dict[str, Sequence[Generation]], k_max: int, seed: int, on_trial: Callable[[], None]) -> list[Strategy]:
+def search_windows(
+    recordings: Mapping[str, Sequence[Generation]], k_max: int, seed: int, on_trial: Callable[[], None]
+) -> list[Strategy]:
     """The windows to profile: the best for the mean over classes, and each class's own best, at most `KEEP`.
 
     `recordings`: per class. A window's score for a class is tau at its best k less the price of what was proposed.
     """
-    try:
-        import optuna
-    except ModuleNotFoundError as error:
-        raise MissingExtra("optuna", "tune") from error
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     scores: Scores = {}
 

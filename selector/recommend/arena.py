@@ -34,9 +34,11 @@ class Arena:
         self.band = max(0.01, profile.aa_noise)
         self.acceptances = Acceptances(profile)
         self.composer = Composer(
-            self.acceptances, StepCosts(profile, draws, seed), bootstrap_weights(self.acceptances, draws, seed + 1)
+            self.acceptances,
+            StepCosts(profile, draws, seed),
+            bootstrap_weights(self.acceptances, draws, seed + 1),
         )
-        self.confirmed = Confirmed(profile, self.acceptances, draws, seed + 2)
+        self.confirmed = Confirmed(profile, self.acceptances, self.composer.costs, seed + 2)
         rng = np.random.default_rng(seed + 3)
         # a band holds 95% of A/A ratios: half-width 1.96 sd
         self._run_noise = np.exp(np.concatenate([[0.0], rng.normal(0.0, profile.aa_noise / 1.96, draws)]))
@@ -58,22 +60,25 @@ class Arena:
             raw = self.composer.times(strategy, mix, at)
             factors = {c: self._factor(c, strategy, at) for c in mix}
             self._times[key] = Times(
-                {c: t * factors[c] for c, t in raw.engine.items()}, {c: t * factors[c] for c, t in raw.request.items()},
-                raw.step, raw.tau, raw.extrapolated,
+                {c: t * factors[c] for c, t in raw.engine.items()},
+                {c: t * factors[c] for c, t in raw.request.items()},
+                raw.step,
+                raw.tau,
+                raw.extrapolated,
             )
         return self._times[key]
 
     def _factor(self, request_class: str, strategy: Strategy, load: int) -> Array:
         """What to multiply composed seconds by.
 
-        A confirmed cell is moved onto its measured ratio to plain. Any other gets its family's correction, and in
+        A confirmed cell is moved onto its measured ratio to plain decoding. Any other gets its family's correction, and in
         the draws the composition's error: one random line in k per family, as neighbouring k share their mistakes.
         """
         if strategy == PLAIN:
             return np.ones(self.draws + 1)
-        if self.confirmed.has(request_class, strategy, load):
-            own, plain = (self.composer.times(s, {request_class: 1.0}, load).engine[request_class] for s in (strategy, PLAIN))
-            return np.asarray(self.confirmed.time_ratio(request_class, strategy, load) * plain / own)
+        measured = self.confirmed.factor(request_class, strategy, load)
+        if measured is not None:
+            return measured
         rng = np.random.default_rng((self._seed, zlib.crc32(strategy.family.encode())))
         ends = rng.normal(size=(2, self.draws))
         k_max = self.acceptances.families[strategy.family].k
@@ -108,15 +113,22 @@ class Arena:
 
     def estimate(self, values: Array, basis: Basis) -> Estimate:
         """Point value with the 95% prediction interval: the draws, and the noise of a run that would confirm it."""
-        low, high = np.percentile(values[1:] * self._run_noise[1:], [2.5, 97.5]) if self.draws else (values[0], values[0])
-        return Estimate(value=float(values[0]), low=float(min(low, values[0])), high=float(max(high, values[0])), basis=basis)
+        low, high = (
+            np.percentile(values[1:] * self._run_noise[1:], [2.5, 97.5]) if self.draws else (values[0], values[0])
+        )
+        return Estimate(
+            value=float(values[0]),
+            low=float(min(low, values[0])),
+            high=float(max(high, values[0])),
+            basis=basis,
+        )
 
     def basis(self, strategy: Strategy, classes: Iterable[str]) -> Basis:
         """The weakest basis among the classes' cells."""
         return max((self._cell_basis(strategy, c) for c in classes), key=_BASES.index)
 
     def _cell_basis(self, strategy: Strategy, request_class: str) -> Basis:
-        if strategy == PLAIN or self.confirmed.has(request_class, strategy, self.load):
+        if strategy == PLAIN or self.confirmed.factor(request_class, strategy, self.load) is not None:
             return "measured"
         if self.times(strategy, {request_class: 1.0}).extrapolated[request_class]:
             return "extrapolated"

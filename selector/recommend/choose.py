@@ -65,6 +65,9 @@ def regret(arena: Arena, choice: Choice) -> Regret:
     skipped = [f"{s.what}: {s.reason}" for s in arena.profile.skipped]
     note = [f"loads other than {arena.load}" + (f" (step costs exist for {', '.join(others)})" if others else "")]
     return Regret(
-        p95=float(max(0.0, np.percentile(counted, 95))), cells_considered=len(cells), cells_measured=measured,
-        composition_error=arena.confirmed.mean_error, not_considered=(*note, *arena.not_considered, *skipped),
+        p95=float(max(0.0, np.percentile(counted, 95))),
+        cells_considered=len(cells),
+        cells_measured=measured,
+        composition_error=arena.confirmed.mean_error,
+        not_considered=(*note, *arena.not_considered, *skipped),
     )

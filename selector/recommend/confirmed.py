@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from selector.acceptance import Acceptances
-from selector.compose import Composer, chosen_weights
+from selector.compose import Composer
 from selector.errors import NotMeasured
 from selector.profile import ConfirmedCell, Profile
 from selector.stepcost import Array, StepCosts
@@ -29,36 +30,49 @@ class Check:
 class Confirmed:
     """The profile's end-to-end runs with a strategy and plainly, paired by prompt."""
 
-    def __init__(self, profile: Profile, acceptances: Acceptances, draws: int, seed: int) -> None:
-        self._draws, self._seed = draws, seed
+    def __init__(self, profile: Profile, acceptances: Acceptances, costs: StepCosts, seed: int) -> None:
+        self._acceptances, self._costs, self._seed = acceptances, costs, seed
         self._runs = {
             (cell.request_class, cell.strategy, cell.load): _per_prompt(cell)
-            for cell in profile.confirmed if cell.arm == "main" and cell.runs
+            for cell in profile.confirmed
+            if cell.arm == "main" and cell.runs and cell.request_class in acceptances.prompts
         }
-        self._ratios: dict[tuple[str, Strategy, int], Array] = {}
-        self.checks = self._check(profile, acceptances)
+        self._factors: dict[tuple[str, Strategy, int], Array] = {}
+        for key in self._runs:
+            if key[1] != PLAIN and self._common(*key):
+                # a cell that cannot be composed checks nothing
+                with contextlib.suppress(NotMeasured):
+                    self._factors[key] = self._compare(*key)
+        self.checks = [Check(*key, error=-math.log(float(f[0]))) for key, f in self._factors.items()]
         self.families = {c.strategy.family for c in self.checks}
 
     def has(self, request_class: str, strategy: Strategy, load: int) -> bool:
         """Whether the cell and its plain arm ran on at least one common prompt."""
         return bool(self._common(request_class, strategy, load))
 
-    def time_ratio(self, request_class: str, strategy: Strategy, load: int) -> Array:
-        """Seconds with the strategy / seconds plain, [draws + 1]: ratio of totals per output token.
+    def factor(self, request_class: str, strategy: Strategy, load: int) -> Array | None:
+        """What composed seconds of a cell must be multiplied by to meet what was measured, [draws + 1].
 
-        Prompts are resampled with replacement, the same ones for every strategy that ran on them. Per token,
-        because a sampled output's length is chance; where both arms wrote the same tokens this is plain seconds.
+        Measured / composed ratio to plain decoding, both over the prompts that ran and the same resample of them:
+        composition only carries the measured ratio from those prompts to all prompts of the class. Where all ran,
+        the corrected cell is the measured ratio itself. None when the cell was not confirmed.
         """
-        key = (request_class, strategy, load)
-        if key not in self._ratios:
-            ids = self._common(*key)
-            arms = [np.array([self._runs[(request_class, s, load)][i] for i in ids]) for s in (strategy, PLAIN)]
-            rng = np.random.default_rng((self._seed, len(ids), *f"{request_class}{''.join(ids)}".encode()))
-            drawn = rng.multinomial(len(ids), np.full(len(ids), 1 / len(ids)), size=self._draws)
-            weights = np.concatenate([np.ones((1, len(ids))), drawn])
-            seconds, plain = ((weights @ arm[:, 0]) / (weights @ arm[:, 1]) for arm in arms)
-            self._ratios[key] = seconds / plain
-        return self._ratios[key]
+        return self._factors.get((request_class, strategy, load))
+
+    def _compare(self, request_class: str, strategy: Strategy, load: int) -> Array:
+        """Ratios of total seconds per output token: a sampled output's length is chance, greedy arms write the same."""
+        ids = self._common(request_class, strategy, load)
+        rng = np.random.default_rng((self._seed, len(ids), *f"{request_class}{''.join(ids)}".encode()))
+        drawn = rng.multinomial(len(ids), np.full(len(ids), 1 / len(ids)), size=self._costs.draws)
+        weights = np.concatenate([np.ones((1, len(ids))), drawn]) / len(ids)
+        arms = [np.array([self._runs[(request_class, s, load)][i] for i in ids]) for s in (strategy, PLAIN)]
+        own, plain = ((weights @ arm[:, 0]) / (weights @ arm[:, 1]) for arm in arms)
+        everywhere = np.zeros((len(weights), self._acceptances.prompts[request_class]))
+        everywhere[:, [self._acceptances.ids(request_class).index(i) for i in ids]] = weights
+        composer = Composer(self._acceptances, self._costs, {request_class: everywhere})
+        alone = {request_class: 1.0}
+        predicted, floor = (composer.times(s, alone, load).engine[request_class] for s in (strategy, PLAIN))
+        return np.asarray((own / plain) / (predicted / floor))
 
     @property
     def rms(self) -> float:
@@ -79,27 +93,9 @@ class Confirmed:
         return sum(errors) / (len(errors) + 1)
 
     def _common(self, request_class: str, strategy: Strategy, load: int) -> list[str]:
-        runs = self._runs.get((request_class, strategy, load), {})
-        return sorted(set(runs) & set(self._runs.get((request_class, PLAIN, load), {})))
-
-    def _check(self, profile: Profile, acceptances: Acceptances) -> list[Check]:
-        costs = StepCosts(profile)
-        checks = []
-        for name, strategy, load in self._runs:
-            ids = self._common(name, strategy, load)
-            if strategy == PLAIN or not ids or name not in acceptances.prompts:
-                continue
-            weights = chosen_weights(acceptances, name, set(ids))
-            if weights is None:
-                continue
-            composer = Composer(acceptances, costs, {name: weights})
-            try:
-                plain, own = (composer.times(s, {name: 1.0}, load).engine[name][0] for s in (PLAIN, strategy))
-            except NotMeasured:  # a cell that cannot be composed checks nothing
-                continue
-            error = math.log(float(own / plain) / float(self.time_ratio(name, strategy, load)[0]))
-            checks.append(Check(name, strategy, load, error))
-        return checks
+        arms = [self._runs.get((request_class, s, load), {}) for s in (strategy, PLAIN)]
+        known = self._acceptances.ids(request_class) if request_class in self._acceptances.prompts else []
+        return [i for i in known if i in arms[0] and i in arms[1]]
 
 
 def _per_prompt(cell: ConfirmedCell) -> dict[str, tuple[float, float]]:

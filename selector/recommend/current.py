@@ -59,7 +59,10 @@ def _from_vllm(config: dict[str, Any], profile: Profile, path: str) -> Strategy:
     method, model = config.get("method"), config.get("model")
     if method is None:
         method = "ngram" if model in ("ngram", "[ngram]") else "draft_model"
-    settings: dict[str, Any] = {"method": method, "num_speculative_tokens": config.get("num_speculative_tokens", 0)}
+    settings: dict[str, Any] = {
+        "method": method,
+        "num_speculative_tokens": config.get("num_speculative_tokens", 0),
+    }
     if method == "ngram":
         low, high = config.get("prompt_lookup_min"), config.get("prompt_lookup_max")
         settings |= {"lookup_min": low or high or _VLLM_WINDOW, "lookup_max": high or low or _VLLM_WINDOW}
@@ -68,7 +71,9 @@ def _from_vllm(config: dict[str, Any], profile: Profile, path: str) -> Strategy:
     try:
         return Strategy.model_validate(settings)
     except ValidationError as error:
-        raise NotMeasured(f"{path}: {method} as configured there cannot be compared ({first_problem(error)})") from error
+        raise NotMeasured(
+            f"{path}: {method} as configured there cannot be compared ({first_problem(error)})"
+        ) from error
 
 
 def _drafter(method: str, model: object, profile: Profile, path: str) -> str:
@@ -78,4 +83,7 @@ def _drafter(method: str, model: object, profile: Profile, path: str) -> str:
         if info.method == method and tail in (name, info.name, Path(info.path).name, Path(info.name).name):
             return name
     known = ", ".join(f"{d.method} {n}" for n, d in profile.drafters.items()) or "no drafter with weights"
-    raise NotMeasured(f"{path}: {method} with {model!r} was not measured; this profile has {known}: profile it with --drafter {method}=PATH")
+    raise NotMeasured(
+        f"{path}: {method} with {model!r} was not measured; this profile has {known}:"
+        f" profile it with --drafter {method}=PATH"
+    )

@@ -7,25 +7,33 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from selector import __version__
-from selector.errors import MeasurementFailed, NotMeasured, SelectorError
-from selector.policy import ClassDecision, Classifier, Objective, Policy, Pool, PoolPlan
+from selector.errors import MeasurementFailed, NotMeasured
+from selector.policy import ClassDecision, Estimate, Objective, Policy, Pool, PoolPlan
 from selector.profile import Profile
 from selector.recommend.arena import Arena
 from selector.recommend.choose import regret
 from selector.recommend.current import read_current
 from selector.recommend.decisions import decide_class
-from selector.recommend.pools import Group, Plan, names, plan
-from selector.recommend.schedule import schedule
+from selector.recommend.pools import Plan, names, plan
+from selector.recommend.servers import servers
+from selector.recommend.text import train_classifier
 from selector.recommend.traffic import traffic_shares
 from selector.stepcost import StepCosts
 from selector.strategy import Strategy
-from selector.workload import load_workload, texts
 
 
 def recommend(
-    profile: Profile, *, objective: Objective = "throughput", load: int = 1, traffic: Mapping[str, float] | None = None,
-    max_pools: int = 1, current: str | Path | None = None, draws: int = 400, seed: int = 0,
-    workload: str | Path | None = None, command: str = "",
+    profile: Profile,
+    *,
+    objective: Objective = "throughput",
+    load: int = 1,
+    traffic: Mapping[str, float] | None = None,
+    max_pools: int = 1,
+    current: str | Path | None = None,
+    draws: int = 400,
+    seed: int = 0,
+    workload: str | Path | None = None,
+    command: str = "",
 ) -> Policy:
     """Decide a strategy per request class and pool at a closed load of `load` concurrent requests per server.
 
@@ -41,13 +49,13 @@ def recommend(
     shares, stated = traffic_shares(profile, arena.classes, traffic)
     one = plan(arena, shares, 1, seed)
     adopted, alternatives = _compare(arena, shares, one, max_pools, seed)
-    classifier, why_not = _classifier(profile, workload, seed)
-    pools, notes = _pools(arena, adopted, seed)
+    classifier, why_not = train_classifier(profile, workload, seed)
+    pools, notes = servers(arena, adopted, seed)
     notes = [stated, *_doubts(arena), *notes]
     if len(pools) > 1:
         group = one.groups[0]
         value = arena.speedup(group.choice.strategy, group.choice.value, shares)
-        notes.append(f"one server would run {group.choice.strategy.label}: {value.value - 1:+.1%} [{value.low - 1:+.1%}, {value.high - 1:+.1%}]")
+        notes.append(f"one server at load {load} would run {group.choice.strategy.label}: {_spoken(value)}")
     if current is not None:
         notes.append(_gain(arena, shares, adopted, read_current(current, profile, load), str(current)))
     if why_not:
@@ -58,29 +66,44 @@ def recommend(
         speedup = arena.speedup(one.groups[0].choice.strategy, one.groups[0].choice.value, shares)
     used = {p.strategy.drafter for p in pools} | {s.drafter for a in alternatives for s in a.strategies.values()}
     return Policy(
-        target=profile.target, engine=profile.engine,
-        drafters={n: d for n, d in profile.drafters.items() if n in used}, objective=objective, load=load,
-        pools=tuple(pools), classes=_classes(arena, adopted, pools, shares), fallback_pool=_fallback(arena, adopted, pools, shares),
-        speedup=speedup, regret=regret(arena, one.groups[0].choice), alternatives=tuple(alternatives),
-        aa_noise=profile.aa_noise, classifier=classifier, notes=tuple(notes), profile_fingerprint=profile.fingerprint,
-        selector_version=__version__, command=command,
+        target=profile.target,
+        engine=profile.engine,
+        drafters={n: d for n, d in profile.drafters.items() if n in used},
+        objective=objective,
+        load=load,
+        pools=tuple(pools),
+        classes=_classes(arena, adopted, pools, shares),
+        fallback_pool=_fallback(arena, adopted, pools, shares),
+        speedup=speedup,
+        regret=regret(arena, one.groups[0].choice),
+        alternatives=tuple(alternatives),
+        aa_noise=profile.aa_noise,
+        classifier=classifier,
+        notes=tuple(notes),
+        profile_fingerprint=profile.fingerprint,
+        selector_version=__version__,
+        command=command,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
 
 
 def _check(profile: Profile, load: int, max_pools: int) -> None:
     if not StepCosts(profile).has_plain:
-        raise MeasurementFailed("no plain run in this profile: refuse to say that speculation helps; profile again with the method none")
+        raise MeasurementFailed("refuse to say that speculation helps: no plain run in this profile; profile again")
     if not profile.recordings:
         raise MeasurementFailed("no prompt was decoded in this profile: profile again, or resume it")
     if not min(profile.loads) <= load <= max(profile.loads):
         spoken = ", ".join(map(str, profile.loads))
-        raise NotMeasured(f"load {load} was not measured (measured: {spoken}): profile again with --loads {spoken},{load}")
+        raise NotMeasured(
+            f"load {load} was not measured (measured: {spoken}): profile again with --loads {spoken},{load}"
+        )
     if max_pools < 1:
         raise NotMeasured(f"max_pools is {max_pools}: at least one pool is needed")
 
 
-def _compare(arena: Arena, shares: dict[str, float], one: Plan, max_pools: int, seed: int) -> tuple[Plan, list[PoolPlan]]:
+def _compare(
+    arena: Arena, shares: dict[str, float], one: Plan, max_pools: int, seed: int
+) -> tuple[Plan, list[PoolPlan]]:
     """The plan to adopt and all alternatives; a further pool has to gain more than the tie band, for certain."""
     adopted, listed = one, []
     for count in range(2, min(max(2, max_pools), sum(w > 0 for w in shares.values())) + 1):
@@ -89,44 +112,18 @@ def _compare(arena: Arena, shares: dict[str, float], one: Plan, max_pools: int, 
         step = arena.estimate(adopted.cost / candidate.cost, gain.basis)
         tie = step.value <= 1 + arena.band or step.low < 1 or len(candidate.groups) <= len(adopted.groups)
         pool_names = names([g.choice.strategy for g in candidate.groups])
-        listed.append(PoolPlan(
-            pools=count, gain=gain, tie=tie,
-            assignment={c: n for n, g in zip(pool_names, candidate.groups, strict=True) for c in g.mix},
-            strategies={n: g.choice.strategy for n, g in zip(pool_names, candidate.groups, strict=True)},
-        ))
+        listed.append(
+            PoolPlan(
+                pools=count,
+                gain=gain,
+                tie=tie,
+                assignment={c: n for n, g in zip(pool_names, candidate.groups, strict=True) for c in g.mix},
+                strategies={n: g.choice.strategy for n, g in zip(pool_names, candidate.groups, strict=True)},
+            )
+        )
         if not tie and count <= max_pools:
             adopted = candidate
     return adopted, listed
-
-
-def _pools(arena: Arena, adopted: Plan, seed: int) -> tuple[list[Pool], list[str]]:
-    profile, pools, notes = arena.profile, [], []
-    max_batch, max_context = max(profile.loads), _max_context(profile)
-    busy = [_engine_seconds(arena, g) for g in adopted.groups]
-    for i, (name, g) in enumerate(zip(names([g.choice.strategy for g in adopted.groups]), adopted.groups, strict=True)):
-        strategy, ranges, slower = schedule(arena, g.choice.strategy, g.mix, seed)
-        if slower:
-            notes.append(f"pool {name}: plain decoding is faster at batch {', '.join(map(str, slower))}; keep this pool at load {arena.load} or below, or ask again with --load {slower[-1]}")
-        drafter = profile.drafters.get(strategy.drafter or "")
-        kv = profile.target.kv_bytes_per_token + (drafter.kv_bytes_per_token if drafter else 0)
-        pools.append(Pool(
-            name=name, strategy=strategy, schedule=ranges, expected_batch=arena.load, max_batch=max_batch,
-            max_context_tokens=max_context, traffic_share=sum(g.mix.values()), server_share=busy[i] / sum(busy),
-            memory_bytes=profile.target.weight_bytes + (drafter.weight_bytes if drafter else 0) + kv * max_batch * max_context,
-        ))
-    return pools, notes
-
-
-def _engine_seconds(arena: Arena, group: Group) -> float:
-    """Engine seconds of the group's part of one request of the traffic: servers are shared out in proportion."""
-    times = arena.times(group.choice.strategy, group.mix)
-    return sum(w * float(times.engine[c][0]) for c, w in group.mix.items())
-
-
-def _max_context(profile: Profile) -> int:
-    """The next power of two above the longest request seen, as far as the target goes."""
-    longest = max(r.prompt_tokens + r.output_tokens for r in profile.recordings) + profile.k_max
-    return min(profile.target.max_model_len, 1 << (longest - 1).bit_length())
 
 
 def _classes(arena: Arena, adopted: Plan, pools: list[Pool], shares: dict[str, float]) -> tuple[ClassDecision, ...]:
@@ -151,7 +148,7 @@ def _gain(arena: Arena, shares: dict[str, float], adopted: Plan, running: Mappin
     cost = sum(arena.cost(s, mix, shares) for s, mix in mixes.items())
     gain = arena.estimate(cost / adopted.cost, "composed")
     spoken = ", ".join(s.label for s in mixes)
-    return f"against {source} ({spoken}): {gain.value - 1:+.1%} [{gain.low - 1:+.1%}, {gain.high - 1:+.1%}]"
+    return f"against {source} ({spoken}): {_spoken(gain)}"
 
 
 def _doubts(arena: Arena) -> list[str]:
@@ -163,15 +160,5 @@ def _doubts(arena: Arena) -> list[str]:
     return out
 
 
-def _classifier(profile: Profile, workload: str | Path | None, seed: int) -> tuple[Classifier | None, str | None]:
-    """The text classifier trained on the profile's own workload, or why there is none."""
-    from selector.train_classifier import train  # scikit-learn is the [tune] extra's
-
-    place = workload if workload is not None else (None if profile.workload == "default" else profile.workload)
-    try:
-        found = load_workload(place)
-    except SelectorError as error:
-        return None, f"no text classifier: {error}; pass --workload"
-    if found.digest != profile.workload_sha256:
-        return None, f"no text classifier: {found.source} is not the workload that was measured; pass --workload"
-    return train(texts(found.requests), [r.task for r in found.requests], seed), None
+def _spoken(gain: Estimate) -> str:
+    return f"{gain.value - 1:+.1%} [{gain.low - 1:+.1%}, {gain.high - 1:+.1%}]"

@@ -22,12 +22,20 @@ def decide_class(
     info = next(c for c in arena.profile.classes if c.name == request_class)
     looping = arena.acceptances.looping(request_class)
     return ClassDecision(
-        request_class=request_class, task=info.task, temperature=info.temperature, top_p=info.top_p,
-        traffic_share=share, pool=pool, num_speculative_tokens=strategy.k,
+        request_class=request_class,
+        task=info.task,
+        temperature=info.temperature,
+        top_p=info.top_p,
+        traffic_share=share,
+        pool=pool,
+        num_speculative_tokens=strategy.k,
         speedup=arena.speedup(strategy, speedup, alone),
-        tau=arena.times(strategy, alone).tau[request_class], break_even_tau=_break_even(arena, strategy, request_class),
-        own_best=own.strategy, own_best_speedup=arena.speedup(own.strategy, own.value, alone),
-        tie_set=tuple(s.label for s in own.ties), looping_share=float(looping.mean()),
+        tau=arena.times(strategy, alone).tau[request_class],
+        break_even_tau=_break_even(arena, strategy, request_class),
+        own_best=own.strategy,
+        own_best_speedup=arena.speedup(own.strategy, own.value, alone),
+        tie_set=tuple(s.label for s in own.ties),
+        looping_share=float(looping.mean()),
         speedup_without_loops=_without_loops(arena, strategy, request_class, float(speedup[0])),
         reason=_reason(arena, request_class, strategy, own, float(speedup[0])),
     )
@@ -49,15 +57,15 @@ def _without_loops(arena: Arena, strategy: Strategy, request_class: str, speedup
         return None
     straight = np.array([~looping], dtype=float)
     every = np.ones_like(straight)
-    with_loops, without = (
-        _composed(arena, strategy, request_class, w / w.sum()) for w in (every, straight)
-    )
+    with_loops, without = (_composed(arena, strategy, request_class, w / w.sum()) for w in (every, straight))
     return speedup * without / with_loops
 
 
 def _composed(arena: Arena, strategy: Strategy, request_class: str, weights: Array) -> float:
     composer = Composer(arena.acceptances, StepCosts(arena.profile), {request_class: weights})
-    plain, own = (composer.times(s, {request_class: 1.0}, arena.load).engine[request_class][0] for s in (PLAIN, strategy))
+    plain, own = (
+        composer.times(s, {request_class: 1.0}, arena.load).engine[request_class][0] for s in (PLAIN, strategy)
+    )
     return float(plain / own)
 
 
@@ -78,4 +86,8 @@ def _reason(arena: Arena, request_class: str, strategy: Strategy, own: Choice, s
         others = [s.label for s in own.ties if s != strategy]
         return facts + (f"; ties with {', '.join(others)}" if others else "")
     better = float(own.value[0]) / speedup - 1
-    return f"{facts}; {own.strategy.label} would be {better:.1%} faster for it" if better > arena.band else f"{facts}; ties with its own best, {own.strategy.label}"
+    return (
+        f"{facts}; {own.strategy.label} would be {better:.1%} faster for it"
+        if better > arena.band
+        else f"{facts}; ties with its own best, {own.strategy.label}"
+    )

@@ -63,7 +63,7 @@ def plan(arena: Arena, traffic: Mix, pools: int, seed: int) -> Plan:
     used = sorted({int(chosen[i]) for i in np.argmin(busy[chosen], axis=0)})
     mixes: dict[int, dict[str, float]] = {}
     for c, w in traffic.items():  # a class without traffic opens no pool of its own
-        mixes.setdefault(min(used, key=lambda s: float(costs[c][s])), {})[c] = w  # noqa: B023  # used at once
+        mixes.setdefault(min(used, key=lambda s: float(costs[c][s])), {})[c] = w  # used at once
     groups = [_group(arena, mix, traffic) for mix in mixes.values()]
     return Plan(tuple(_merged(arena, groups, traffic)))
 
@@ -94,7 +94,9 @@ def best_set(costs: Array, size: int, seed: int, *, enumerate_up_to: int = MAX_E
     size = min(size, len(costs))
     if math.comb(len(costs), size) <= enumerate_up_to:
         sets = np.array(list(combinations(range(len(costs)), size)))
-        totals = np.array([costs[list(s)].min(axis=0).sum() for s in sets]) if len(sets) < 1000 else _totals(costs, sets)
+        totals = (
+            np.array([costs[list(s)].min(axis=0).sum() for s in sets]) if len(sets) < 1000 else _totals(costs, sets)
+        )
         return tuple(int(i) for i in sets[int(np.argmin(totals))])
     return _search(costs, size, seed)
 
@@ -123,7 +125,7 @@ def _search(costs: Array, size: int, seed: int) -> tuple[int, ...]:
     study.enqueue_trial({f"strategy_{i}": row for i, row in enumerate(greedy)})
     for row in np.unique(np.argmin(costs, axis=0)):  # exchanges of one greedy pick for a class's own best
         for i in range(size):
-            swapped = [*greedy[:i], int(row), *greedy[i + 1:]]
+            swapped = [*greedy[:i], int(row), *greedy[i + 1 :]]
             study.enqueue_trial({f"strategy_{j}": r for j, r in enumerate(swapped)})
     study.optimize(objective, n_trials=_TRIALS + size * costs.shape[1])
     return tuple(dict.fromkeys(study.best_params[f"strategy_{i}"] for i in range(size)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 
 import numpy as np
 import optuna
@@ -39,7 +39,7 @@ class Grid:
         for row, k in zip(self.values, ks, strict=True):
             lost = math.log(max(row)) - math.log(row[k - 1]) if row[k - 1] > 0 else 1e6
             total += max(0.0, lost - math.log1p(self.band)) / len(ks)
-        changes = sum(a != b for a, b in zip(ks, ks[1:], strict=False))
+        changes = sum(a != b for a, b in pairwise(ks))
         return total + 1e-4 * changes + 1e-6 * sum(ks) / len(ks)
 
 
@@ -57,7 +57,7 @@ def schedule(arena: Arena, strategy: Strategy, mix: Mix, seed: int) -> tuple[Str
     if len(grid.batches) == 1:
         return strategy, None, slower
     ks = best_ranges(grid, seed)
-    ranges = as_ranges(grid.batches, ks)
+    ranges = as_ranges((*grid.batches[:-1], max(arena.profile.loads)), ks)  # the last k carries on to the largest load
     return strategy.with_k(max(ks)), ranges if len(ranges) > 1 else None, slower
 
 

@@ -13,9 +13,18 @@ _GAINS = {"throughput": "requests/s", "latency": "request speed"}
 
 def render(policy: Policy, form: Literal["text", "md"] = "text") -> str:
     """The policy as plain text or Markdown, without a trailing newline."""
-    rows = [("class", "share", "its own best", "speedup", _gives(policy), "basis"), *(_row(c, policy) for c in policy.classes)]
+    rows = [
+        ("class", "share", "its own best", "speedup", _gives(policy), "basis"),
+        *(_row(c, policy) for c in policy.classes),
+    ]
     table = _markdown(rows) if form == "md" else _aligned(rows)
-    blocks = [_headline(policy), table, _further(policy), [f"note: {n}" for n in policy.notes]]
+    blocks = [
+        _headline(policy),
+        table,
+        _loops(policy),
+        _further(policy),
+        [f"note: {n}" for n in policy.notes if n not in _one_server(policy)],
+    ]
     if form == "md":
         return "\n\n".join("  \n".join(b) if b is not table else "\n".join(b) for b in blocks if b)
     return "\n\n".join("\n".join(b) for b in blocks if b)
@@ -28,14 +37,25 @@ def _headline(policy: Policy) -> list[str]:
     if len(policy.pools) == 1:
         lines = [f"One server at load {policy.load}: {describe(policy.pools[0])}      {gain}"]
     else:
-        lines = [f"{len(policy.pools)} pools at load {policy.load} per server:      {gain}"]
-        lines += [f"  {p.name}: {describe(p)}, {p.server_share:.0%} of the servers for {p.traffic_share:.0%} of the requests" for p in policy.pools]
+        lines = [note[0].upper() + note[1:] for note in _one_server(policy)]
+        lines += [f"{len(policy.pools)} pools at load {policy.load} per server:      {gain}"]
+        lines += [
+            f"  {p.name}: {describe(p)}, {p.server_share:.0%} of the servers for {p.traffic_share:.0%} of the requests"
+            for p in policy.pools
+        ]
     r = policy.regret
     error = "not checked" if r.composition_error is None else f"error where checked: {r.composition_error:.1%}"
     which = "" if len(policy.pools) == 1 else "the one-server answer is "
-    lines.append(f"{which}within {r.p95:.1%} of the best of {r.cells_considered} cells considered (95%);"
-                 f" {r.cells_measured} of them measured, the rest composed ({error})")
+    lines.append(
+        f"{which}within {max(r.p95, 0.001):.1%} of the best of {r.cells_considered} cells considered (95%);"
+        f" {r.cells_measured} of them measured, the rest composed ({error})"
+    )
     return lines
+
+
+def _one_server(policy: Policy) -> list[str]:
+    """What one server would do: comes first even where more pools were adopted."""
+    return [n for n in policy.notes if len(policy.pools) > 1 and n.startswith("one server at load")]
 
 
 def describe(pool: Pool) -> str:
@@ -63,10 +83,21 @@ def _row(c: ClassDecision, policy: Policy) -> tuple[str, ...]:
     if c.speedup.value < 1 - policy.aa_noise and c.speedup.value < 0.995:
         given += "  slower"
     speedup = "1.00x" if c.own_best.k == 0 else f"{best.value:.2f}x [{best.low:.2f}, {best.high:.2f}]"
-    others = len(c.tie_set) - 1
-    own = c.own_best.label + (f" (ties: {', '.join(t for t in c.tie_set if t != c.own_best.label)})" if 0 < others <= 2 else f" ({others} tie)" if others > 2 else "")
-    loops = f", {c.looping_share:.0%} loop: {c.speedup_without_loops:.2f}x without" if c.looping_share >= 0.005 and c.speedup_without_loops is not None and c.num_speculative_tokens else ""
-    return c.request_class, f"{c.traffic_share:.0%}", own, speedup, given, c.speedup.basis + loops
+    others = [t for t in c.tie_set if t != c.own_best.label]
+    own = c.own_best.label
+    if others:
+        own += f" (ties: {', '.join(others)})" if len(others) <= 2 else f" (ties with {len(others)} others)"
+    return c.request_class, f"{c.traffic_share:.0%}", own, speedup, given, c.speedup.basis
+
+
+def _loops(policy: Policy) -> list[str]:
+    """Looping outputs flatter every drafter: the speedups without them."""
+    parts = [
+        f"{c.request_class} {c.speedup_without_loops:.2f}x ({c.looping_share:.0%} loop)"
+        for c in policy.classes
+        if c.looping_share and c.num_speculative_tokens and c.speedup_without_loops is not None
+    ]
+    return [f"without looping outputs: {', '.join(parts)}"] if parts else []
 
 
 def _further(policy: Policy) -> list[str]:
@@ -81,7 +112,10 @@ def _plan_line(plan: PoolPlan, policy: Policy) -> str:
     for name, strategy in plan.strategies.items():
         members = [c for c, p in plan.assignment.items() if p == name]
         parts.append(f"{strategy.label} for {', '.join(members)}")
-    return f"{count} ({'; '.join(parts)}) would add {_percent(plan.gain)} to one, with the same number of servers      --max-pools {plan.pools}"
+    gain = f"would add {_percent(plan.gain)}"
+    if policy.objective == "latency":
+        gain = f"would add {_percent(plan.gain)} request speed"
+    return f"{count} ({'; '.join(parts)}) {gain} with the same number of servers      --max-pools {plan.pools}"
 
 
 def _percent(e: Estimate) -> str:
@@ -90,7 +124,12 @@ def _percent(e: Estimate) -> str:
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.rjust(w) if i == 1 else cell.ljust(w) for i, (cell, w) in enumerate(zip(r, widths, strict=True))).rstrip() for r in rows]
+    return [
+        "  ".join(
+            cell.rjust(w) if i == 1 else cell.ljust(w) for i, (cell, w) in enumerate(zip(r, widths, strict=True))
+        ).rstrip()
+        for r in rows
+    ]
 
 
 def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:

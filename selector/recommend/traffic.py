@@ -19,8 +19,11 @@ def parse_traffic(text: str, profile: Profile) -> dict[str, float]:
     while rest:
         name = next((n for n in known if rest.startswith(f"{n}=")), None)
         if name is None:
-            raise NotMeasured(f"--traffic: no class or task {rest.partition('=')[0]!r} in this profile; it has {', '.join(sorted(known))}")
-        number, _, rest = rest[len(name) + 1:].partition(",")
+            raise NotMeasured(
+                f"--traffic: no class or task {rest.partition('=')[0]!r} in this profile;"
+                f" it has {', '.join(sorted(known))}"
+            )
+        number, _, rest = rest[len(name) + 1 :].partition(",")
         rest = rest.strip()
         if name in shares:
             raise WorkloadError(f"--traffic: {name!r} is given twice")

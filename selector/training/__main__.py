@@ -51,9 +51,7 @@ from selector.errors import MissingExtra, SelectorError
     help="Torch threads; 0: torch's choice.",
 )
 @click.option("--seed", default=0, show_default=True, help="Order of the batches and random tokens.")
-@click.option(
-    "--batch", default=8, show_default=True, type=click.IntRange(min=1), help="Conversations per step."
-)
+@click.option("--batch", default=8, show_default=True, type=click.IntRange(min=1), help="Conversations per step.")
 @click.option(
     "--feature-memory",
     default=2.0,
@@ -71,9 +69,7 @@ def main(
             raise click.ClickException(str(MissingExtra(module, "reference")))
     from selector.training.run import Options, train
 
-    options = Options(
-        kind, target, data, out, minutes, start_from, resume, threads, seed, batch, feature_memory
-    )
+    options = Options(kind, target, data, out, minutes, start_from, resume, threads, seed, batch, feature_memory)
     try:
         train(options, lambda text: click.echo(text, err=True))
     except SelectorError as error:

@@ -70,9 +70,7 @@ class PrunedDraft(Trainee):
     def save(self, folder: Path) -> None:
         """The layers and final norm only; `selector.embedded.draft.assemble_draft` adds the target's part."""
         own = {
-            n: t.to(torch.bfloat16).contiguous()
-            for n, t in self.model.state_dict().items()
-            if n not in SHARED_TENSORS
+            n: t.to(torch.bfloat16).contiguous() for n, t in self.model.state_dict().items() if n not in SHARED_TENSORS
         }
         save_file(own, folder / LAYERS_FILE, metadata={"format": "pt"})
         config = copy.deepcopy(self.model.config)
@@ -84,18 +82,14 @@ class PrunedDraft(Trainee):
 def new_draft(target: Target, rows: Iterable[Row], layers: int = 2) -> PrunedDraft:
     """A draft of `layers` evenly spaced layers, first and last included."""
     counts = Counter(token for row in rows for token in row.prompt + row.answer)
-    return PrunedDraft(
-        target, layers, torch.tensor(sorted(t for t, _ in counts.most_common(FREQUENT_TOKENS)))
-    )
+    return PrunedDraft(target, layers, torch.tensor(sorted(t for t, _ in counts.most_common(FREQUENT_TOKENS))))
 
 
 def load_draft(target: Target, rows: Iterable[Row], folder: Path) -> PrunedDraft:
     """A shipped draft, to train it further."""
     tensors = load_file(folder / LAYERS_FILE)
     draft = new_draft(target, rows, len({name.split(".")[2] for name in tensors if ".layers." in name}))
-    missing, unexpected = draft.model.load_state_dict(
-        {n: t.float() for n, t in tensors.items()}, strict=False
-    )
+    missing, unexpected = draft.model.load_state_dict({n: t.float() for n, t in tensors.items()}, strict=False)
     if unexpected or set(missing) - set(SHARED_TENSORS):
         raise DrafterMismatch(f"{folder}: tensors do not fit this target ({(unexpected or missing)[0]})")
     return draft

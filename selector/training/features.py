@@ -65,9 +65,7 @@ class Target:
         for i, (row, text) in enumerate(zip(rows, texts, strict=True)):
             ids[i, : len(text)] = torch.tensor(text)
             answer[i, len(row.prompt) : len(text)] = True
-        out = self.model.model(
-            ids, output_hidden_states=True
-        )  # right padding is invisible to what stands before it
+        out = self.model.model(ids, output_hidden_states=True)  # right padding is invisible to what stands before it
         last = out.last_hidden_state
         before = shifted(answer, 1)
         best = torch.zeros_like(ids)

@@ -95,14 +95,12 @@ class Loop:
             for moment, value in self.optimizer.state[parameter].items():
                 tensors[f"{moment} {name}"] = value
         note = {
+            "drafter": self.trainee.identity,
             "step": self.progress.step,
             "elapsed_seconds": self.progress.elapsed_seconds,
-            "seed": self.plan.seed,
         }
         partial = self.out / (CHECKPOINT + ".partial")
-        save_file(
-            {n: t.contiguous() for n, t in tensors.items()}, partial, metadata={"progress": json.dumps(note)}
-        )
+        save_file({n: t.contiguous() for n, t in tensors.items()}, partial, metadata={"progress": json.dumps(note)})
         partial.replace(self.out / CHECKPOINT)
 
     def resume(self) -> None:
@@ -113,8 +111,11 @@ class Loop:
         with safe_open(file, framework="pt") as stored:
             note = json.loads(stored.metadata()["progress"])
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118  # not a dict
-        if {n.removeprefix("weight ") for n in tensors if n.startswith("weight ")} != set(self.named):
-            raise SelectorError(f"{file}: holds another drafter than the one to train")
+        if note["drafter"] != self.trainee.identity:
+            raise SelectorError(
+                f"{file}: holds another drafter ({note['drafter']}, not {self.trainee.identity}); "
+                "resume with the same kind, --start-from and --data"
+            )
         with torch.no_grad():
             for name, parameter in self.named.items():
                 parameter.copy_(tensors[f"weight {name}"])

@@ -40,9 +40,7 @@ def read_rows(file: Path) -> list[Row]:
         if row.prompt and len(row.answer) >= MIN_ANSWER_TOKENS:
             rows.append(row)
     if not any(row.held_out for row in rows) or all(row.held_out for row in rows):
-        raise WorkloadError(
-            f"{file}: {len(rows)} usable rows are too few to train on some and hold out others"
-        )
+        raise WorkloadError(f"{file}: {len(rows)} usable rows are too few to train on some and hold out others")
     return rows
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from selector.acceptance import Acceptances
-from selector.compose import Composer, bootstrap_weights, chosen_weights, uniform_weights
+from selector.compose import Composer, bootstrap_weights, uniform_weights
 from selector.engines.fake import FakeCost, FakeEngine
 from selector.errors import NotMeasured, ProfileError
 from selector.profile import Profile
@@ -62,7 +62,9 @@ def test_draws_hold_the_same_figures_as_single_compositions(profile: Profile) ->
 
 
 def test_a_large_batch_is_composed_from_mean_widths() -> None:
-    profile = fake_profile(FakeEngine(cost=FakeCost(noise=0.0)), fake_requests(["edit"], 5), loads=(1, 64), families=(NGRAM,))
+    profile = fake_profile(
+        FakeEngine(cost=FakeCost(noise=0.0)), fake_requests(["edit"], 5), loads=(1, 64), families=(NGRAM,)
+    )
     times = composer(profile).times(NGRAM, {"edit": 1.0}, 64)
     simulated = simulate(profile, NGRAM, {"edit": 1.0}, 64, requests=3000)
     assert simulated.requests_per_second == pytest.approx(1 / float(times.engine["edit"][0]), rel=0.02)
@@ -94,15 +96,6 @@ def test_a_replay_of_another_length_is_refused(profile: Profile) -> None:
     acceptances = Acceptances(profile.model_copy(update={"replays": (broken, *profile.replays[1:])}))
     with pytest.raises(ProfileError, match="1 positions"):
         acceptances.counts(NGRAM, broken.request_class)
-
-
-def test_chosen_weights_select_prompts(profile: Profile) -> None:
-    acceptances = Acceptances(profile)
-    ids = acceptances.ids("edit")
-    weights = chosen_weights(acceptances, "edit", set(ids[:3]))
-    assert weights is not None
-    assert weights.sum() == pytest.approx(1)
-    assert chosen_weights(acceptances, "edit", {"unknown"}) is None
 
 
 def test_counts_of_all_prompts_at_once_are_single_walks(profile: Profile) -> None:

@@ -42,7 +42,9 @@ def test_sampled_outputs_depend_on_the_seed_and_greedy_ones_do_not() -> None:
 
 
 def test_two_engines_of_one_seed_tell_the_same_times() -> None:
-    first, second = (FakeEngine(seed=3).step_seconds(EAGLE, batch=2, context=64, sampling="greedy", repeats=4) for _ in "ab")
+    first, second = (
+        FakeEngine(seed=3).step_seconds(EAGLE, batch=2, context=64, sampling="greedy", repeats=4) for _ in "ab"
+    )
     assert first == second
 
 
@@ -64,8 +66,13 @@ def test_output_respects_the_limit() -> None:
 def test_edits_suit_ngram_and_translation_does_not() -> None:
     engine = FakeEngine()
     edit, translate = (
-        np.mean([len(g.output_ids) / g.decode_steps for r in fake_requests([task], 10)
-                 for g in [engine.generate(r, NGRAM, seed=0)]])
+        np.mean(
+            [
+                len(g.output_ids) / g.decode_steps
+                for r in fake_requests([task], 10)
+                for g in [engine.generate(r, NGRAM, seed=0)]
+            ]
+        )
         for task in ("edit", "translate")
     )
     assert edit > 2

@@ -19,7 +19,9 @@ TWO = {
 @pytest.fixture(scope="module")
 def split() -> Profile:
     return fake_profile(
-        FakeEngine(cost=FakeCost(noise=0.005)), fake_requests(["chat", "code", "edit"], 15), families=(EAGLE, NGRAM)
+        FakeEngine(cost=FakeCost(noise=0.005)),
+        fake_requests(["chat", "code", "edit"], 15),
+        families=(EAGLE, NGRAM),
     )
 
 
@@ -43,7 +45,7 @@ def test_allowed_pools_are_adopted_with_the_same_number_of_servers() -> None:
     assert pools["eagle3"].server_share == pytest.approx((1 / 20) / (1 / 20 + 1 / 15), rel=1e-3)
     assert {c.request_class: c.pool for c in p.classes} == {"code": "eagle3", "talk": "draft_model"}
     assert p.speedup.value == pytest.approx((2 / 10) / (1 / 20 + 1 / 15), rel=1e-3)
-    assert any(n.startswith("one server would run") for n in p.notes)
+    assert render(p).startswith("One server at load 1 would run eagle3 k=1: +14.3%")
 
 
 @pytest.mark.parametrize("objective", ["throughput", "latency"])
@@ -65,7 +67,10 @@ def test_pools_that_tie_are_marked_and_not_adopted() -> None:
 
 
 def test_a_class_that_loses_gets_a_plain_pool() -> None:
-    arms = {"code": {"none": {1: 10.0}, "eagle3 k=1": {1: 20.0}}, "talk": {"none": {1: 10.0}, "eagle3 k=1": {1: 7.0}}}
+    arms = {
+        "code": {"none": {1: 10.0}, "eagle3 k=1": {1: 20.0}},
+        "talk": {"none": {1: 10.0}, "eagle3 k=1": {1: 7.0}},
+    }
     p = recommend(table_profile(arms), max_pools=2, draws=50)
     assert {q.name: q.strategy.method for q in p.pools} == {"eagle3": "eagle3", "plain": "none"}
 

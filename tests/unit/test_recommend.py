@@ -16,13 +16,24 @@ from selector.recommend.candidates import simplicity, tied
 from selector.recommend.schedule import Grid, as_ranges, best_ranges
 from selector.strategy import PLAIN, Strategy
 from selector.workload import Workload
-from tests.unit.fake_profiles import DRAFT, EAGLE, NGRAM, fake_profile, fake_requests, table_profile, table_strategy
+from tests.unit.fake_profiles import (
+    DRAFT,
+    EAGLE,
+    NGRAM,
+    fake_profile,
+    fake_requests,
+    table_profile,
+    table_strategy,
+)
 
 # C1-01: tokens/s of the server at 1, 2, 4 parallel; MTP stands as eagle3, DFlash as draft_model
-LOAD_TIED = {"code": {
-    "none": {1: 11.11, 2: 20.14, 4: 34.14}, "eagle3 k=1": {1: 22.10, 2: 16.52, 4: 26.35},
-    "draft_model k=2": {1: 21.22, 2: 15.87, 4: 25.32},
-}}
+LOAD_TIED = {
+    "code": {
+        "none": {1: 11.11, 2: 20.14, 4: 34.14},
+        "eagle3 k=1": {1: 22.10, 2: 16.52, 4: 26.35},
+        "draft_model k=2": {1: 21.22, 2: 15.87, 4: 25.32},
+    }
+}
 # C1-05: three classes, four arms
 THREE_CLASSES = {
     "code": {"none": {1: 22.5}, "eagle3 k=5": {1: 30.3}, "draft_model k=20": {1: 32.1}},
@@ -34,8 +45,10 @@ THREE_CLASSES = {
 @pytest.fixture(scope="module")
 def measured() -> Profile:
     return fake_profile(
-        FakeEngine(seed=1), fake_requests(["chat", "code", "edit", "translate"], 12),
+        FakeEngine(seed=1),
+        fake_requests(["chat", "code", "edit", "translate"], 12),
         confirm=[("code", EAGLE.with_k(3)), ("edit", NGRAM)],
+        confirm_prompts=12,
     )
 
 
@@ -95,7 +108,10 @@ def test_without_a_plain_arm_nothing_is_claimed() -> None:  # C1-11
 
 
 def test_none_wins_when_every_arm_loses() -> None:  # C7-01
-    p = recommend(table_profile({"c": {"none": {1: 20.0}, "eagle3 k=3": {1: 19.0}, "draft_model k=4": {1: 15.0}}}), draws=100)
+    p = recommend(
+        table_profile({"c": {"none": {1: 20.0}, "eagle3 k=3": {1: 19.0}, "draft_model k=4": {1: 15.0}}}),
+        draws=100,
+    )
     assert p.pools[0].strategy == PLAIN
     assert (p.speedup.value, p.speedup.low, p.regret.p95) == (1.0, 1.0, 0.0)
     assert "none (plain decoding)" in render(p)
@@ -153,6 +169,18 @@ def test_confirmed_cells_show_their_measured_ratio(measured: Profile) -> None:
     assert p.regret.cells_measured == 4
     assert p.regret.composition_error is not None
     assert p.regret.composition_error < 0.03
+
+
+def test_a_few_confirmed_prompts_are_carried_to_the_whole_class() -> None:
+    """No noise: prompts that did not run must not change what composition and measurement agree on."""
+    engine = FakeEngine(cost=FakeCost(noise=0.0))
+    requests = fake_requests(["edit"], 12)
+    plain, few = (
+        recommend(fake_profile(engine, requests, confirm=cells, confirm_prompts=3), draws=50).classes[0]
+        for cells in ([], [("edit", NGRAM)])
+    )
+    assert few.own_best_speedup.basis == "measured"
+    assert few.own_best_speedup.value == pytest.approx(plain.own_best_speedup.value, rel=0.002)
 
 
 def test_choice_is_the_truth_of_the_fake_engine(measured: Profile) -> None:
@@ -253,10 +281,12 @@ def test_gain_over_what_runs_now(measured: Profile, tmp_path: Path, form: str) -
 
 @pytest.mark.parametrize(
     ("config", "message"),
-    [({"method": "eagle3", "model": "other", "num_speculative_tokens": 2}, "'other' was not measured"),
-     ({"method": "ngram", "num_speculative_tokens": 2}, r"ngram 5\.\.5 k=2"),
-     ({"method": "eagle3", "model": "fake-head", "num_speculative_tokens": 9}, "k=9"),
-     ({"method": "medusa", "model": "fake-head", "num_speculative_tokens": 2}, "medusa")],
+    [
+        ({"method": "eagle3", "model": "other", "num_speculative_tokens": 2}, "'other' was not measured"),
+        ({"method": "ngram", "num_speculative_tokens": 2}, r"ngram 5\.\.5 k=2"),
+        ({"method": "eagle3", "model": "fake-head", "num_speculative_tokens": 9}, "k=9"),
+        ({"method": "medusa", "model": "fake-head", "num_speculative_tokens": 2}, "medusa"),
+    ],
 )
 def test_a_current_strategy_that_was_not_measured_is_named(
     measured: Profile, tmp_path: Path, config: dict[str, object], message: str
@@ -270,9 +300,17 @@ def test_a_current_strategy_that_was_not_measured_is_named(
 def test_traffic_is_read_by_class_and_task_name() -> None:
     requests = fake_requests(["chat"], 2) + fake_requests(["chat", "code"], 2, 0.8)
     profile = fake_profile(FakeEngine(), requests, families=(), loads=(1,))
-    assert parse_traffic("chat=0.5, chat, t=0.8=30%,code=0.2", profile) == {"chat": 0.5, "chat, t=0.8": 0.3, "code": 0.2}
+    assert parse_traffic("chat=0.5, chat, t=0.8=30%,code=0.2", profile) == {
+        "chat": 0.5,
+        "chat, t=0.8": 0.3,
+        "code": 0.2,
+    }
     p = recommend(profile, traffic={"code": 1.0}, draws=20)
-    assert {c.request_class: c.traffic_share for c in p.classes} == {"chat": 0, "chat, t=0.8": 0, "code, t=0.8": 1}
+    assert {c.request_class: c.traffic_share for c in p.classes} == {
+        "chat": 0,
+        "chat, t=0.8": 0,
+        "code, t=0.8": 1,
+    }
     with pytest.raises(NotMeasured, match="'cod'"):
         parse_traffic("cod=1", profile)
     for text in ("chat=x", "", "chat=1,chat=2"):
@@ -305,5 +343,7 @@ def test_command_prints_the_table_and_writes_the_policy(measured: Profile, tmp_p
     written = load_policy(tmp_path / "my run.policy.json")
     as_json = CliRunner().invoke(command, [str(file), "--load", "4", "--draws", "50", "--json"], catch_exceptions=False)
     assert Policy.model_validate_json(as_json.stdout).classes == written.classes
-    md = CliRunner().invoke(command, [str(file), "--format", "md", "--draws", "50", "--traffic", "edit=1"], catch_exceptions=False)
+    md = CliRunner().invoke(
+        command, [str(file), "--format", "md", "--draws", "50", "--traffic", "edit=1"], catch_exceptions=False
+    )
     assert "| edit | 100% |" in md.stdout

@@ -46,7 +46,8 @@ def test_between_batches_and_fractional_drafts_are_linear(profile: Profile) -> N
 def test_ngram_without_a_proposal_is_a_plain_step(profile: Profile) -> None:
     costs = StepCosts(profile)
     assert costs.step_seconds("ngram", None, 0, 2, 128, "greedy").seconds == pytest.approx(
-        costs.step_seconds("none", None, 0, 2, 128, "greedy").seconds)
+        costs.step_seconds("none", None, 0, 2, 128, "greedy").seconds
+    )
 
 
 def test_a_measured_step_without_proposal_is_preferred(profile: Profile) -> None:
@@ -57,8 +58,12 @@ def test_a_measured_step_without_proposal_is_preferred(profile: Profile) -> None
 
 @pytest.mark.parametrize(
     ("drafter", "drafted", "batch", "message"),
-    [("fake-head", 7, 1, "7 drafted tokens"), ("fake-head", 0, 1, "0 drafted tokens"), ("fake-head", 2, 9, "batch 9"),
-     ("other", 2, 1, "eagle3 other")],
+    [
+        ("fake-head", 7, 1, "7 drafted tokens"),
+        ("fake-head", 0, 1, "0 drafted tokens"),
+        ("fake-head", 2, 9, "batch 9"),
+        ("other", 2, 1, "eagle3 other"),
+    ],
 )
 def test_outside_is_refused_by_name(profile: Profile, drafter: str, drafted: int, batch: int, message: str) -> None:
     with pytest.raises(NotMeasured, match=message):
@@ -67,8 +72,17 @@ def test_outside_is_refused_by_name(profile: Profile, drafter: str, drafted: int
 
 def test_missing_sampling_borrows_the_difference_of_plain_decoding(profile: Profile) -> None:
     engine = FakeEngine(cost=EXACT)
-    rows = [StepCost(method="none", drafted=0, batch=b, context=128, sampling="temperature", step_seconds=tuple(
-        engine.step_seconds(PLAIN, batch=b, context=128, sampling="temperature", repeats=1))) for b in (1, 2, 8)]
+    rows = [
+        StepCost(
+            method="none",
+            drafted=0,
+            batch=b,
+            context=128,
+            sampling="temperature",
+            step_seconds=tuple(engine.step_seconds(PLAIN, batch=b, context=128, sampling="temperature", repeats=1)),
+        )
+        for b in (1, 2, 8)
+    ]
     costs = StepCosts(profile.model_copy(update={"step_costs": (*profile.step_costs, *rows)}))
     cost = costs.step_seconds("eagle3", "fake-head", 3, 2, 128, "temperature")
     assert cost.extrapolated
@@ -84,7 +98,9 @@ def test_draws_resample_repeats() -> None:
     assert seconds.shape == (201,)
     assert np.std(seconds[1:]) > 0
     assert seconds[0] == StepCosts(noisy).step_seconds("eagle3", "fake-head", 3, 4, 128, "greedy").seconds[0]
-    assert np.array_equal(seconds, StepCosts(noisy, 200, 1).step_seconds("eagle3", "fake-head", 3, 4, 128, "greedy").seconds)
+    assert np.array_equal(
+        seconds, StepCosts(noisy, 200, 1).step_seconds("eagle3", "fake-head", 3, 4, 128, "greedy").seconds
+    )
 
 
 def test_prefill_is_linear_and_flagged_above_the_longest(profile: Profile) -> None:

@@ -145,6 +145,22 @@ def test_a_training_writes_a_drafter_that_can_be_trained_on(
 
 
 @pytest.mark.embedded
+def test_a_checkpoint_of_another_draft_vocabulary_is_refused(target: Path, data: Path, tmp_path: Path) -> None:
+    from selector.errors import SelectorError
+    from selector.training.eagle3 import new_head
+    from selector.training.features import FeatureCache, Target
+    from selector.training.loop import Loop, Plan
+
+    rows, model = read_rows(data), Target(target)
+    batches = FeatureCache(model, grouped(rows, 8), 0)
+    Loop(new_head(model, rows, 16), batches, Plan(minutes=1), tmp_path).save()
+    with pytest.raises(SelectorError, match="holds another drafter"):
+        Loop(new_head(model, rows, 32), batches, Plan(minutes=1), tmp_path).resume()
+    with pytest.raises(SelectorError, match="nothing to resume"):
+        Loop(new_head(model, rows, 16), batches, Plan(minutes=1), tmp_path / "other").resume()
+
+
+@pytest.mark.embedded
 def test_chain_acceptance_equals_drafting_one_by_one(target: Path, data: Path) -> None:
     """The draft's one-pass count against a plain loop that feeds each draft back."""
     import torch

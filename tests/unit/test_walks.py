@@ -1,6 +1,7 @@
 """Walks: arithmetic of steps over recorded acceptance."""
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -45,7 +46,7 @@ def test_tau_is_one_plus_survival_up_to_the_last_steps(recordings: list[list[int
     walks = [walk(a, k) for a in recordings]
     steps = sum(w.steps for w in walks)
     s = survival(walks, k)
-    assert all(a >= b for a, b in zip(s, s[1:], strict=False))
+    assert all(a >= b for a, b in pairwise(s))
     assert -1e-9 <= 1 + sum(s) - pooled_tau(walks) <= len(walks) / steps + 1e-9
 
 

@@ -9,14 +9,14 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 
-class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no types
+class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # the base has an untyped __init_subclass__
     """Keys and values of one layer, shape (batch, kv heads, capacity, head size), `length` of them filled."""
 
     is_sliding = False
     is_croppable = True
 
     def __init__(self, batch: int, capacity: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # untyped upstream
         self.batch, self.capacity, self.length = batch, capacity, 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -26,8 +26,10 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no ty
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        if not self.is_initialized:
+        if self.keys is None or self.values is None:
             self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None
+        assert self.values is not None
         end = self.length + key_states.shape[-2]
         if end > self.capacity:
             raise ValueError(f"cache of {self.capacity} tokens is full: {end} asked for")
@@ -49,20 +51,21 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no ty
         self.length -= abs(tokens_to_remove)
 
 
-class FixedCache(Cache):  # type: ignore[misc]  # transformers ships no types
+class FixedCache(Cache):
     """All layers of one model. Nothing is copied when drafts are rejected: `crop_to` moves the end back."""
 
     def __init__(self, layers: int, batch: int, capacity: int) -> None:
-        super().__init__(layers=[_Layer(batch, capacity) for _ in range(layers)])
+        self.rows = [_Layer(batch, capacity) for _ in range(layers)]
+        super().__init__(layers=[*self.rows])
 
     @property
     def length(self) -> int:
         """Tokens held per row."""
-        return int(self.layers[0].length)
+        return self.rows[0].length
 
     def crop_to(self, length: int) -> None:
         """Keep the first `length` tokens of every row."""
-        for layer in self.layers:
+        for layer in self.rows:
             layer.length = length
 
 

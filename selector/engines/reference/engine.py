@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
@@ -13,6 +14,7 @@ from transformers import AutoTokenizer
 from selector.adapters import adapter
 from selector.adapters.base import Drafter
 from selector.adapters.checkpoint import Checkpoint
+from selector.adapters.ngram_model import NgramDrafter
 from selector.engines.base import Acceptance, Generation
 from selector.engines.reference.loop import decode
 from selector.engines.reference.model import DecoderModel
@@ -137,7 +139,9 @@ class ReferenceEngine:
         """Output tokens that fit the model's length behind the prompt."""
         prompt, longest = self.prompt_tokens(request), self._target_info.max_model_len
         if prompt + k + 2 > longest:
-            raise SelectorError(f"a prompt of {prompt} tokens leaves no room in the model's {longest}: shorten or drop it")
+            raise SelectorError(
+                f"a prompt of {prompt} tokens leaves no room in the model's {longest}: shorten or drop it"
+            )
         return min(request.max_tokens, longest - prompt - k - 1)
 
     def generate(self, request: Request, strategy: Strategy, *, seed: int) -> Generation:
@@ -215,24 +219,17 @@ class ReferenceEngine:
         return _repeat(once, repeats)
 
 
-class _FixedWidth:
+class _FixedWidth(NgramDrafter):
     """Times an n-gram step with exactly k proposals: the real lookup over the context, then made-up ids."""
 
-    aux_layers: Sequence[int] = ()
-
     def __init__(self, k: int) -> None:
-        from selector.adapters.ngram_model import NgramDrafter
-
-        self.lookup, self.k = NgramDrafter(2, 4), k
-
-    def __getattr__(self, name: str) -> Callable[..., object]:
-        found: Callable[..., object] = getattr(self.lookup, name)
-        return found
+        super().__init__(2, 4)
+        self.k = k
 
     def draft(self, k: int) -> torch.Tensor:
         """The lookup's cost and the wanted width."""
-        self.lookup.draft(k)
-        return torch.ones((self.lookup.tokens.shape[0], self.k), dtype=torch.long)
+        super().draft(k)
+        return torch.ones((self.tokens.shape[0], self.k), dtype=torch.long)
 
 
 def _repeat(once: Callable[[], float], repeats: int) -> list[float]:
@@ -248,6 +245,4 @@ def _count(shape: tuple[int, ...]) -> int:
 
 
 def _sha256(file: Path) -> str:
-    import hashlib
-
     return hashlib.sha256(file.read_bytes()).hexdigest()

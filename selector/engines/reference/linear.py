@@ -27,7 +27,7 @@ class PackedLinear(nn.Module):
 
 def packing_available(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether this build of torch can pack; the operator is private, so one product is tried and compared."""
-    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    if device.type != "cpu" or not torch._C._has_mkldnn:
         return False
     try:
         layer = nn.Linear(32, 16, bias=False, dtype=dtype)

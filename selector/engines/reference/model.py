@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from selector.engines.reference.cache import FixedCache, causal_mask
@@ -27,14 +27,14 @@ class DecoderModel:
     def __init__(self, path: Path, dtype: str, device: str, *, pack: bool = True) -> None:
         if not (path / "config.json").is_file():
             raise SelectorError(f"{path}: no config.json there, so not a local model folder; give the path of one")
-        transformers_logging.disable_progress_bar()
+        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped upstream
         self.path, self.dtype, self.device = path, DTYPES[dtype], torch.device(device)
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=self.dtype, local_files_only=True)
+        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=self.dtype, local_files_only=True)
         self.config = model.config.get_text_config()
         self._refuse_windows()
         self.parameters = sum(p.numel() for p in model.parameters())
         self.weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
-        self.model: Any = model.to(self.device).eval()
+        self.model = model.to(self.device).eval()
         self.embedding: Tensor = model.get_input_embeddings().weight.detach()
         self.layers = model.get_decoder().layers
         self.packed = pack_linears(model, self.dtype, self.device) if pack else 0

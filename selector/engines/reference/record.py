@@ -31,14 +31,18 @@ def record(
     pad = torch.tensor([longest - len(p) for p in prompts])
     tokens = torch.tensor([[0] * (longest - len(p)) + p for p in prompts])
     positions = (torch.arange(longest)[None] - pad[:, None]).clamp(min=0)
-    logits, _ = target.forward(tokens, cache, positions=positions, mask=_prompt_mask(pad, longest, target.dtype), keep=1)
+    logits, _ = target.forward(
+        tokens, cache, positions=positions, mask=_prompt_mask(pad, longest, target.dtype), keep=1
+    )
     prefilled = time.perf_counter()
     outputs: list[list[int]] = [[s.first(row)] for s, row in zip(samplers, logits[:, -1], strict=True)]
     live = [_alive(o, n, stop_ids) for o, n in zip(outputs, limits, strict=True)]
     while any(live):
         last = torch.tensor([[o[-1]] for o in outputs])
         at = cache.length
-        logits, _ = target.forward(last, cache, positions=(at - pad)[:, None], mask=_row_mask(pad, at + 1, target.dtype))
+        logits, _ = target.forward(
+            last, cache, positions=(at - pad)[:, None], mask=_row_mask(pad, at + 1, target.dtype)
+        )
         for i, row in enumerate(logits[:, -1]):
             if live[i]:
                 outputs[i].append(samplers[i].first(row))

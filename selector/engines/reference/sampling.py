@@ -39,9 +39,7 @@ def verify_greedy(logits: Tensor, drafts: list[int]) -> Verdict:
     return Verdict(accepted, best[accepted])
 
 
-def verify_sampled(
-    p: Tensor, drafts: list[int], generator: torch.Generator, q: Tensor | None = None
-) -> Verdict:
+def verify_sampled(p: Tensor, drafts: list[int], generator: torch.Generator, q: Tensor | None = None) -> Verdict:
     """Rejection sampling (Leviathan et al. 2023, Chen et al. 2023); the emitted tokens follow `p` exactly.
 
     `p`: (drafts + 1, vocabulary) target distributions. `q`: (drafts, vocabulary) the distributions the drafts were

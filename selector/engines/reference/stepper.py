@@ -51,7 +51,9 @@ class Step:
 class Stepper:
     """State of one batch in flight. The target's cache always lacks the last emitted token."""
 
-    def __init__(self, target: DecoderModel, drafter: Drafter | None, sampler: Sampler, batch: int, capacity: int) -> None:
+    def __init__(
+        self, target: DecoderModel, drafter: Drafter | None, sampler: Sampler, batch: int, capacity: int
+    ) -> None:
         self.target, self.drafter, self.sampler = target, drafter, sampler
         self.cache = target.new_cache(batch, capacity)
         target.tap(drafter.aux_layers if drafter else ())
@@ -87,7 +89,7 @@ class Stepper:
         counts = [v.accepted for v in verdicts]
         if len(set(counts)) != 1:
             raise ValueError("rows of one batch accepted different numbers of drafts: decode them one by one")
-        emitted = [row[: v.accepted] + [v.token] for v, row in zip(verdicts, proposed, strict=True)]
+        emitted = [[*row[: v.accepted], v.token] for v, row in zip(verdicts, proposed, strict=True)]
         self._commit(start, counts[0], emitted, aux)
         return Step(drafts.shape[1], counts, emitted)
 
