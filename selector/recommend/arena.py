@@ -71,8 +71,8 @@ class Arena:
     def _factor(self, request_class: str, strategy: Strategy, load: int) -> Array:
         """What to multiply composed seconds by.
 
-        A confirmed cell is moved onto its measured ratio to plain decoding. Any other gets its family's correction, and in
-        the draws the composition's error: one random line in k per family, as neighbouring k share their mistakes.
+        A confirmed cell is moved onto its measured ratio to plain decoding. Any other gets its family's correction,
+        and in the draws the composition's error: one random line in k per family, as neighbouring k share mistakes.
         """
         if strategy == PLAIN:
             return np.ones(self.draws + 1)

@@ -38,9 +38,7 @@ def test_target_answers_and_the_assembled_draft_often_agrees() -> None:
     chat = [{"role": "user", "content": "Write a short story about a cat."}]
     prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
     ids = torch.tensor([tokenizer.encode(prompt, add_special_tokens=False)])
-    models: list[Any] = [
-        AutoModelForCausalLM.from_pretrained(f, dtype=torch.float32) for f in (target, folder)
-    ]
+    models: list[Any] = [AutoModelForCausalLM.from_pretrained(f, dtype=torch.float32) for f in (target, folder)]
     text = models[0].generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=64)
     assert "cat" in tokenizer.decode(text[0, ids.shape[1] :].tolist())
     with torch.no_grad():

@@ -180,7 +180,7 @@ def test_a_few_confirmed_prompts_are_carried_to_the_whole_class() -> None:
         for cells in ([], [("edit", NGRAM)])
     )
     assert few.own_best_speedup.basis == "measured"
-    assert few.own_best_speedup.value == pytest.approx(plain.own_best_speedup.value, rel=0.002)
+    assert few.own_best_speedup.value == pytest.approx(plain.own_best_speedup.value, rel=0.01)
 
 
 def test_choice_is_the_truth_of_the_fake_engine(measured: Profile) -> None:

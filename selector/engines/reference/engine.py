@@ -171,6 +171,14 @@ class ReferenceEngine:
             return Sampler()
         return Sampler(temperature, top_p, torch.Generator(self.model.device).manual_seed(seed))
 
+    def top_two_gap(self, tokens: Sequence[int]) -> float:
+        """Difference of the two highest logits after `tokens`: how close a greedy choice was."""
+        self.model.tap(())
+        ids = torch.tensor([list(tokens)], device=self.model.device)
+        logits, _ = self.model.forward(ids, self.model.new_cache(1, len(tokens)), keep=1)
+        first, second = logits[0, -1].float().topk(2).values.tolist()
+        return float(first - second)
+
     @torch.inference_mode()
     def replay(self, recorded: Generation, strategy: Strategy) -> Acceptance:
         """Acceptance at every position of a recording; the target runs once over it when hidden states are needed."""

@@ -1,0 +1,162 @@
+"""What every command keeps to: exit codes, one line per error, data on stdout, talk on stderr."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from selector.cli import main
+from selector.engines.fake import FakeEngine
+from selector.policy import load_policy, parse_policy
+from selector.profile import Profile, load_profile
+from tests.unit import policies
+
+PROFILE = ["profile", "--engine", "fake", "--prompts-per-class", "4", "--no-confirm"]
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments], prog_name="selector")
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("profile") / "x.profile.json"
+    assert run(*PROFILE, "--out", file).exit_code == 0
+    return file
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    file = tmp_path / "x.policy.json"
+    file.write_text(policies.policy().model_dump_json(), "utf-8")
+    return file
+
+
+@pytest.mark.parametrize("command", [(), ("profile",), ("recommend",), ("export",), ("route",), ("doctor",)])
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_exits_0(command: Sequence[str], flag: str) -> None:
+    done = run(*command, flag)
+    assert done.exit_code == 0
+    assert "Usage: " in done.stdout
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "unknown",
+        "--unknown",
+        "profile --unknown",
+        "profile --budget soon",
+        "profile --loads 0,1",
+        "profile --max-k 0",
+        "profile --resume --fresh",
+        "profile --engine nonsense",
+        "recommend",
+        "recommend x --load 0",
+        "recommend x --objective speed",
+        "export",
+        "export x --to nonsense",
+        "route",
+        "route x",
+        "doctor x",
+    ],
+)
+def test_wrong_usage_exits_2_with_nothing_on_stdout(line: str) -> None:
+    done = run(*line.split())
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("Usage: selector")
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("profile --engine fake --workload lost.jsonl", "lost.jsonl"),
+        ("recommend lost.profile.json", "lost.profile.json"),
+        ("export lost.policy.json", "lost.policy.json"),
+        ("route lost.policy.json text", "lost.policy.json"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_exit_1(line: str, names: str) -> None:
+    done = run(*line.split())
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("selector: ")
+    assert names in done.stderr
+
+
+def test_profile_prints_its_summary_or_the_profile_as_json(profile: Path) -> None:
+    assert load_profile(profile).provenance.complete
+    done = run(*PROFILE, "--out", "y.profile.json", "--json")
+    assert done.exit_code == 0
+    assert Profile.model_validate_json(done.stdout) == load_profile("y.profile.json")
+    assert "next: selector recommend y.profile.json" in done.stderr
+
+
+def test_a_plan_writes_nothing() -> None:
+    for arguments in ([], ["--json"]):
+        done = run("profile", "--engine", "fake", "--plan", *arguments)
+        assert done.exit_code == 0
+        assert list(Path().iterdir()) == []
+    assert json.loads(done.stdout)["prompts_per_class"] > 0
+
+
+def test_recommend_prints_a_table_or_the_policy_as_json(profile: Path) -> None:
+    options = ["--draws", "40", "--out", "y.policy.json"]
+    table = run("recommend", profile, *options)
+    assert table.exit_code == 0
+    assert table.stdout.startswith("One server at load 1: ")
+    assert "next: selector export y.policy.json --to vllm" in table.stderr
+    done = run("recommend", profile, *options, "--json")
+    assert parse_policy(json.loads(done.stdout)) == load_policy("y.policy.json")
+    assert run("recommend", profile, *options, "--format", "md").stdout.count("|---") >= 1
+
+
+def test_export_route_and_doctor_print_only_json_when_asked(policy: Path) -> None:
+    for line in (["export", policy, "--out", "d"], ["route", policy, "text"], ["doctor"]):
+        done = run(*line, "--json")
+        assert done.exit_code == 0
+        assert isinstance(json.loads(done.stdout), dict)
+
+
+def test_doctor_names_every_extra() -> None:
+    printed = run("doctor").stdout
+    assert "route, export: work" in printed
+    assert all(what in printed for what in ("recommend", "profile --engine reference"))
+
+
+def test_ctrl_c_keeps_what_was_measured_and_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["selector", *PROFILE])
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeEngine, "prefill_seconds", _interrupt)
+        done = run(*PROFILE)
+    assert (done.exit_code, done.stdout) == (130, "")
+    assert "what was measured is kept in fake-target.profile.journal.jsonl" in done.stderr
+    assert f"go on with: selector {' '.join(PROFILE)} --resume" in done.stderr
+    refused = run(*PROFILE)
+    assert refused.exit_code == 1
+    assert "--resume" in refused.stderr
+    assert "--fresh" in refused.stderr
+    assert run(*PROFILE, "--resume").exit_code == 0
+    assert [p.name for p in Path().iterdir()] == ["fake-target.profile.json"]
+    assert load_profile("fake-target.profile.json").provenance.interruptions == 1
+
+
+def _interrupt(*_: object, **__: object) -> Sequence[float]:
+    raise KeyboardInterrupt
+
+
+def test_errors_that_are_not_ours_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> Sequence[float]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(FakeEngine, "prefill_seconds", broken)
+    assert isinstance(run(*PROFILE).exception, ZeroDivisionError)
