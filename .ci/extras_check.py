@@ -134,5 +134,5 @@ if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     os.environ["CHECKED_WHEEL"] = sys.argv[1]
-    # -vv against the project's -q: every check by name, and pytest's full closing line. No cache: it would lie beside this file.
+    # -vv against the project's -q: every check by name, and pytest's full closing line.
     sys.exit(pytest.main([__file__, "-vv", "-p", "no:cacheprovider"]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import Any
 
 import click
@@ -47,7 +46,3 @@ def main() -> None:
 
     Exit: 0 done, 1 could not, 2 wrong usage, 130 interrupted (nothing lost).
     """
-
-
-if __name__ == "__main__":
-    sys.exit(main())

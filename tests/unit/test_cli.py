@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from selector.policy import load_policy, parse_policy
 from selector.profile import Profile, load_profile
 from tests.unit import policies
 
+ROOT = Path(__file__).parents[2]
 PROFILE = ["profile", "--engine", "fake", "--prompts-per-class", "4", "--no-confirm"]
 
 
@@ -125,6 +129,12 @@ def test_export_route_and_doctor_print_only_json_when_asked(policy: Path) -> Non
         done = run(*line, "--json")
         assert done.exit_code == 0
         assert isinstance(json.loads(done.stdout), dict)
+
+
+def test_the_package_can_be_run_as_a_module() -> None:
+    line = [sys.executable, "-m", "selector", "--version"]
+    done = subprocess.run(line, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("selector, version ")
 
 
 def test_doctor_names_every_extra() -> None:

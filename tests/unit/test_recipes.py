@@ -70,9 +70,7 @@ def test_recipe_and_adapter_tell_vllm_the_same(method: Method) -> None:
     strategy = Strategy(method=method, drafter=drafter, num_speculative_tokens=k, **window)
     recipe = load_recipes()[method]
     module = importlib.import_module(recipe.adapter)
-    (adapter,) = (
-        c for n, c in vars(module).items() if n.endswith("Adapter") and c.__module__ == recipe.adapter
-    )
+    (adapter,) = (c for n, c in vars(module).items() if n.endswith("Adapter") and c.__module__ == recipe.adapter)
     told = adapter().vllm(strategy, drafter and "/models/h")
     assert recipe.spell("vllm", strategy, drafter and "/models/h") == (told or {})
 

@@ -76,9 +76,7 @@ def test_fallbacks_after_the_plain_one_go_by_server_share(router: Router) -> Non
 
 
 @pytest.mark.parametrize("label", ["stories", "", "CODE", "x" * 5000])
-def test_c7_07_an_unknown_class_goes_to_the_fallback_pool_never_to_the_best(
-    router: Router, label: str
-) -> None:
+def test_c7_07_an_unknown_class_goes_to_the_fallback_pool_never_to_the_best(router: Router, label: str) -> None:
     d = router.route(request_class=label)
     assert (d.pool, d.request_class, d.strategy.method, d.speculative_config) == (
         "plain",
@@ -123,8 +121,7 @@ def test_top_p_picks_the_nearest_higher_one_at_the_temperature() -> None:
     classes = [policies.request_class("chat", "spec", 0.8, p) for p in (0.5, 0.9, 1.0)]
     router = Router(policies.policy(classes=classes))
     chosen = [
-        router.route(request_class="chat", temperature=0.8, top_p=p).request_class
-        for p in (0.6, 0.9, 0.95, None)
+        router.route(request_class="chat", temperature=0.8, top_p=p).request_class for p in (0.6, 0.9, 0.95, None)
     ]
     assert chosen == ["chat, t=0.8, top_p=0.9", "chat, t=0.8, top_p=0.9", "chat, t=0.8", "chat, t=0.8"]
 
@@ -151,9 +148,7 @@ def test_messages_are_classified_by_their_user_turns(router: Router) -> None:
 
 
 def test_an_unsure_text_goes_to_the_fallback_pool(router: Router) -> None:
-    d = router.route(
-        "the weather over the northern hills stays grey and cold, with little wind and more rain to come"
-    )
+    d = router.route("the weather over the northern hills stays grey and cold, with little wind and more rain to come")
     assert (d.pool, d.request_class) == ("plain", "unknown")
     assert d.reason.startswith("classifier not sure")
 
@@ -204,9 +199,7 @@ JSON = st.recursive(
 
 @given(messages=st.lists(JSON, max_size=4), temperature=st.none() | st.floats(0, 5))
 @settings(max_examples=150, deadline=None)
-def test_any_json_messages_give_a_decision(
-    router: Router, messages: list[Any], temperature: float | None
-) -> None:
+def test_any_json_messages_give_a_decision(router: Router, messages: list[Any], temperature: float | None) -> None:
     d = router.route(messages=messages, temperature=temperature)
     assert d.pool in {"spec", "plain", "lookup"}
     assert 0 <= d.confidence <= 1
@@ -242,9 +235,7 @@ def test_policies_load_from_path_file_and_dict(tmp_path: Path, router: Router) -
     file = tmp_path / "p.policy.json"
     file.write_text(text, "utf-8")
     sources = [file, str(file), io.StringIO(text), io.BytesIO(text.encode()), json.loads(text)]
-    assert {Router.load(s).route(request_class="code") for s in sources} == {
-        router.route(request_class="code")
-    }
+    assert {Router.load(s).route(request_class="code") for s in sources} == {router.route(request_class="code")}
 
 
 def _without(key: str) -> dict[str, Any]:
@@ -302,9 +293,7 @@ def test_a_newer_schema_is_refused_naming_both(tmp_path: Path) -> None:
             Router.load(source)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "[" * 200_000, '{"schema_version": 1e999}', "\ufeff{}", "1" * 5000]
-)
+@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 200_000, '{"schema_version": 1e999}', "\ufeff{}", "1" * 5000])
 def test_text_that_is_no_policy_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "p.json"
     file.write_text(text, "utf-8")
