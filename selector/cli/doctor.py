@@ -9,7 +9,7 @@ import click
 
 _NEEDED = {
     "recommend": ("tune", ("optuna", "scikit-learn")),
-    "profile --engine reference": ("reference", ("torch", "transformers", "accelerate", "safetensors", "gguf")),
+    "profile": ("all", ("optuna", "torch", "transformers", "accelerate", "safetensors", "gguf")),
 }
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from selector.measure.confirm import ARMS
-from selector.measure.plan import Plan
+from selector.measure.plan import ARMS, Plan
 from selector.measure.run import Measurement
 from selector.profile import Profile
 from selector.strategy import PLAIN

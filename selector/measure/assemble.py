@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable
+from statistics import median
 from typing import Any, TypeVar
 
 from selector.engines.base import Engine, Generation
@@ -90,11 +91,22 @@ def build_profile(
 
 
 def _timed(journal: Journal, prefix: str, model: Callable[..., T], field: str) -> list[T]:
-    """Entries of one cell hold one timing each; their times become one row."""
+    """Entries of one cell hold one timing each; their times become one row.
+
+    A timing with an anchor (a plain step of the same batch, or of one request, just before it) is scaled by median anchor / own anchor:
+    the machine's slow minutes leave the ratio to plain decoding alone, and that is what decides.
+    """
+    entries = list(journal.under(prefix))
+    anchors: dict[int, list[float]] = defaultdict(list)
+    for e in entries:
+        if "anchor" in e:
+            anchors[e.get("batch", 1)].append(e["anchor"])
+    usual = {batch: median(times) for batch, times in anchors.items()}
     groups: dict[str, tuple[dict[str, Any], list[float]]] = {}
-    for e in journal.under(prefix):
-        cell = {k: v for k, v in e.items() if k != "seconds"}
-        groups.setdefault(repr(sorted(cell.items(), key=str)), (cell, []))[1].append(e["seconds"])
+    for e in entries:
+        cell = {k: v for k, v in e.items() if k not in ("seconds", "anchor")}
+        scale = usual[e.get("batch", 1)] / e["anchor"] if "anchor" in e else 1.0
+        groups.setdefault(repr(sorted(cell.items(), key=str)), (cell, []))[1].append(e["seconds"] * scale)
     return [model(**cell, **{field: tuple(times)}) for cell, times in groups.values()]
 
 

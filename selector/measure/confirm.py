@@ -21,9 +21,6 @@ from selector.workload import Request
 if TYPE_CHECKING:
     import optuna
 
-#: The cost of measuring one class: plain twice (A/A) and the candidate.
-ARMS = 3
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -70,13 +67,15 @@ class Confirmation:
     ) -> None:
         self.engine, self.journal, self.plan, self.prompts, self.seed = engine, journal, plan, prompts, seed
 
-    def run(self, queue: list[Cell], progress: Progress) -> optuna.Study:
-        """Measure cells in study order; returns the study (value: speedup over plain, ratio of total seconds)."""
+    def run(self, queue: list[Cell], seconds: float, progress: Progress) -> optuna.Study:
+        """Measure cells in study order until `seconds` are spent.
+
+        Returns the study (value: speedup over plain, ratio of total seconds)."""
         study = self._study(queue)
         by_key = {c.key: c for c in queue}
         spent, longest = 0.0, 0.0
         for _ in study.get_trials(deepcopy=False, states=(_state("WAITING"),)):
-            if spent + 0.5 * longest > self.plan.confirm_seconds:
+            if spent + 0.5 * longest > seconds:
                 break
             trial = study.ask()
             cell = by_key[trial.suggest_categorical("cell", list(by_key))]

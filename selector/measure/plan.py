@@ -15,7 +15,13 @@ from selector.workload import Request, Workload
 
 BATCH_RECORDED = 8
 SHARE_OF_ACCEPTANCE, SHARE_OF_STEP_COST = 0.45, 0.30
+SHARE_OF_CONFIRMATION = 0.15
 MIN_PROMPTS = 3
+#: Engine steps that one step-cost timing takes: the cell and its plain anchor, each with a warm-up.
+STEPS_PER_CELL = 6
+#: Arms of a confirmation: plain twice (A/A) and the candidate.
+ARMS = 3
+PREFILL_REPEATS = 3
 PREFILL_LENGTHS = (32, 128, 384)
 TYPICAL_CONTEXT = 256
 
@@ -91,23 +97,26 @@ def families(engine: Engine, k: int) -> list[Strategy]:
 
 
 def step_cells(engine: Engine, workload: Workload, k_max: int, loads: Sequence[int]) -> list[StepCell]:
-    """Widths 1, 2, 4, 8 ... k_max at every load for every method; a second context and other samplings for few."""
+    """Widths 1, 2, 4, ... k_max at batch 1 for every method, fewer at larger batches; further contexts and samplings
+    at the smallest and the largest batch only.
+    """
     near, far = contexts(engine, workload)
     widths = sorted({k for k in (1, 2, 4, 8) if k < k_max} | {k_max})
+    middle = widths[len(widths) // 2]
+    few = sorted({widths[0], middle, widths[-1]})
     ngram = Strategy(method="ngram", lookup_min=2, lookup_max=4, num_speculative_tokens=1)
     drafting = (ngram, *families(engine, 1))
     ends = sorted({min(loads), max(loads)})
-    middle = widths[len(widths) // 2]
     cells = [
-        StepCell(s, b, near, "greedy") for b in loads for s in (PLAIN, *(d.with_k(k) for d in drafting for k in widths))
+        StepCell(s, b, near, "greedy")
+        for b in loads
+        for s in (PLAIN, *(d.with_k(k) for d in drafting for k in (widths if b == 1 else few)))
     ]
     cells += [StepCell(s, b, far, "greedy") for s in (PLAIN, ngram.with_k(middle)) for b in ends]
-    few = sorted({widths[0], middle, widths[-1]})
     for kind in samplings(workload)[1:]:
-        cells += [
-            StepCell(s, b, near, kind) for s in (PLAIN, *(d.with_k(k) for d in drafting for k in few)) for b in ends
-        ]
-    return cells
+        drafted = [d.with_k(k) for d in drafting for k in (middle, widths[-1])]
+        cells += [StepCell(s, b, near, kind) for s in (PLAIN, *drafted) for b in ends]
+    return list(dict.fromkeys(cells))
 
 
 def contexts(engine: Engine, workload: Workload) -> tuple[int, int]:
@@ -131,18 +140,20 @@ def make_plan(
     """Fit the budget: acceptance gets 45%, step cost 30%, confirmation what is left."""
     classes = workload.by_class()
     tokens = sum(max(r.max_tokens for r in rs) for rs in classes.values()) / len(classes)
-    record = tokens * speed.batch / BATCH_RECORDED
-    replay = drafters * 6 * speed.one
+    record = 1.25 * tokens * speed.batch / BATCH_RECORDED  # a quarter more for prompts, padding and early stops
+    replay = drafters * 5 * speed.one
     per_prompt = len(classes) * (record + replay)
     available = max(len(rs) for rs in classes.values())
     prompts = max(MIN_PROMPTS, min(available, int(SHARE_OF_ACCEPTANCE * budget_seconds / per_prompt)))
-    once = sum(4 * speed.one * (1 + 0.12 * c.strategy.k) * (1 + 0.06 * c.batch) for c in cells)
-    repeats = max(3, min(9, int(SHARE_OF_STEP_COST * budget_seconds / once)))
-    prefill = (drafters + 2) * len(PREFILL_LENGTHS) * 4 * 3.5 * speed.one
+    per_row = (speed.batch - speed.one) / (BATCH_RECORDED - 1)
+    plain = {b: speed.one + per_row * (b - 1) for b in {c.batch for c in cells}}
+    once = sum(STEPS_PER_CELL * plain[c.batch] * (1 + 0.06 * c.strategy.k) for c in cells)
+    repeats = max(3, min(15, int(SHARE_OF_STEP_COST * budget_seconds / once)))
+    prefill = (drafters + 1) * len(PREFILL_LENGTHS) * PREFILL_REPEATS * 5 * speed.one
     spent = prompts * per_prompt + repeats * once + prefill
-    left = max(0.12 * budget_seconds, budget_seconds - spent)
-    full_cell = 3 * 0.8 * tokens * speed.one  # three arms of one prompt, once
-    wanted = left / (len(classes) * full_cell)
+    left = max(SHARE_OF_CONFIRMATION * budget_seconds, budget_seconds - spent)
+    arm = 0.8 * tokens * speed.one
+    wanted = left / (len(classes) * ARMS * arm)
     return Plan(
         prompts_per_class=prompts,
         step_repeats=repeats,

@@ -21,9 +21,12 @@ from selector.measure.journal import Journal
 from selector.measure.plan import (
     BATCH_RECORDED,
     PREFILL_LENGTHS,
+    PREFILL_REPEATS,
+    SHARE_OF_CONFIRMATION,
     Plan,
     Speed,
     StepCell,
+    contexts,
     families,
     make_plan,
     pick_prompts,
@@ -58,6 +61,7 @@ class Measurement:
     ) -> None:
         self.engine, self.workload, self.settings = engine, workload, settings
         self.progress: Progress = progress or Silent()
+        self.near = contexts(engine, workload)[0]
         self.cells = step_cells(engine, workload, settings.k_max, settings.loads)
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
         self.stages: dict[str, float] = {}
@@ -110,7 +114,8 @@ class Measurement:
         if self.settings.confirm:
             with self._stage("confirmation", journal):
                 queue = confirm_queue(self._profile(journal, complete=False), self.settings.seed)
-                Confirmation(self.engine, journal, plan, prompts, self.settings.seed).run(queue, self.progress)
+                confirmation = Confirmation(self.engine, journal, plan, prompts, self.settings.seed)
+                confirmation.run(queue, self._seconds_to_confirm(journal), self.progress)
         return self._profile(journal, complete=True)
 
     @contextmanager
@@ -121,20 +126,29 @@ class Measurement:
         count = sum(1 for _ in journal.under(f"stage/{name}"))
         journal.add(f"stage/{name}/{count}", {"name": name, "seconds": time.monotonic() - start})
 
+    def _seconds_to_confirm(self, journal: Journal) -> float:
+        """What the budget has left, and at least its share for confirmation, whatever the stages before took."""
+        spent: float = sum(e["seconds"] for e in journal.under("stage"))
+        budget = self.settings.budget_seconds
+        return max(SHARE_OF_CONFIRMATION * budget, budget - spent)
+
     def _record(self, journal: Journal, prompts: dict[str, list[Request]], plan: Plan) -> None:
-        each = plan.record_seconds / max(1, sum(map(len, prompts.values())))
-        for name, requests in prompts.items():
-            todo = [r for r in requests if f"recording/{name}/{r.digest}" not in journal]
-            self.progress.advance(each * (len(requests) - len(todo)))
-            for group in _groups(todo, BATCH_RECORDED):
-                self.progress.stage(f"recording plain outputs: {name}")
-                try:
-                    recorded = self.engine.record(group, seed=self.settings.seed)
-                except SelectorError as error:
-                    raise MeasurementFailed(f"plain decoding of class {name!r} failed: {error}") from error
-                for r, g in zip(group, recorded, strict=True):
-                    journal.add(f"recording/{name}/{r.digest}", generation_entry(name, r.digest, g))
-                self.progress.advance(each * len(group))
+        """Batches run across classes, prompts of like length together: little padding, no small last batches."""
+        wanted = [(name, r) for name, requests in prompts.items() for r in requests]
+        todo = [(name, r) for name, r in wanted if f"recording/{name}/{r.digest}" not in journal]
+        todo.sort(key=lambda item: (item[1].max_tokens, self.engine.prompt_tokens(item[1])))
+        each = plan.record_seconds / max(1, len(wanted))
+        self.progress.advance(each * (len(wanted) - len(todo)))
+        for group in _groups(todo, BATCH_RECORDED):
+            self.progress.stage(f"recording plain outputs: {', '.join(dict.fromkeys(name for name, _ in group))}")
+            try:
+                recorded = self.engine.record([r for _, r in group], seed=self.settings.seed)
+            except SelectorError as error:
+                classes = ", ".join(sorted({repr(name) for name, _ in group}))
+                raise MeasurementFailed(f"plain decoding of class {classes} failed: {error}") from error
+            for (name, r), g in zip(group, recorded, strict=True):
+                journal.add(f"recording/{name}/{r.digest}", generation_entry(name, r.digest, g))
+            self.progress.advance(each * len(group))
 
     def _replay(self, journal: Journal, plan: Plan) -> None:
         recordings = list(journal.under("recording"))
@@ -171,27 +185,33 @@ class Measurement:
                     journal.add(f"{cell.key}/{repeat}", self._time_step(cell))
                 self.progress.advance(each)
 
+    def _anchor(self, batch: int) -> float:
+        """A plain step right before a timing: what the machine gives at this minute."""
+        return self.engine.step_seconds(PLAIN, batch=batch, context=self.near, sampling="greedy", repeats=1)[0]
+
     def _time_step(self, cell: StepCell) -> dict[str, Any]:
-        s = cell.strategy
+        s, anchor = cell.strategy, self._anchor(cell.batch)
         seconds = self.engine.step_seconds(s, batch=cell.batch, context=cell.context, sampling=cell.sampling, repeats=1)
         return {
             "method": s.method, "drafter": s.drafter, "drafted": s.k, "batch": cell.batch, "context": cell.context,
-            "sampling": cell.sampling, "seconds": seconds[0],
+            "sampling": cell.sampling, "anchor": anchor, "seconds": seconds[0],
         }  # fmt: skip
 
     def _prefill_costs(self, journal: Journal, plan: Plan) -> None:
-        ngram = Strategy(method="ngram", lookup_min=2, lookup_max=4, num_speculative_tokens=1)
-        strategies = (PLAIN, ngram, *families(self.engine, 1))
-        each = plan.prefill_seconds / (len(strategies) * len(PREFILL_LENGTHS) * 3)
-        for repeat in range(3):
+        """The n-gram lookup has no prefill of its own: plain's stands for it."""
+        strategies = (PLAIN, *families(self.engine, 1))
+        each = plan.prefill_seconds / (len(strategies) * len(PREFILL_LENGTHS) * PREFILL_REPEATS)
+        for repeat in range(PREFILL_REPEATS):
             for s in strategies:
                 for length in PREFILL_LENGTHS:
                     key = f"prefill/{s.family}/{length}/{repeat}"
                     if key not in journal:
+                        anchor = self._anchor(1)
                         seconds = self.engine.prefill_seconds(s, prompt_tokens=length, repeats=1)[0]
-                        journal.add(
-                            key, {"method": s.method, "drafter": s.drafter, "prompt_tokens": length, "seconds": seconds}
-                        )
+                        journal.add(key, {
+                            "method": s.method, "drafter": s.drafter, "prompt_tokens": length, "anchor": anchor,
+                            "seconds": seconds,
+                        })  # fmt: skip
                     self.progress.advance(each)
 
     def _profile(self, journal: Journal, *, complete: bool) -> Profile:
@@ -238,6 +258,6 @@ def measure(
         return run.run(journal)
 
 
-def _groups(items: Sequence[Request], size: int) -> Iterator[Sequence[Request]]:
+def _groups(items: Sequence[tuple[str, Request]], size: int) -> Iterator[Sequence[tuple[str, Request]]]:
     for i in range(0, len(items), size):
         yield items[i : i + size]

@@ -127,7 +127,7 @@ def test_plain_decoding_that_fails_ends_the_run(tmp_path: Path, workload: Worklo
         def record(self, requests: Sequence[Request], *, seed: int) -> list[Generation]:
             raise SelectorError("out of memory")
 
-    with pytest.raises(MeasurementFailed, match="class 'chat' failed: out of memory"):
+    with pytest.raises(MeasurementFailed, match="class 'chat', 'chat, t=0.7' failed: out of memory"):
         measure(Dead(seed=1), workload, tmp_path / "j", SETTINGS)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -209,7 +209,9 @@ class ReferenceEngine:
                 stepper.step(k, forced=i % 2 if k else 0)
             return (time.perf_counter() - start) / STEPS_PER_TIMING
 
-        return _repeat(once, repeats)
+        stepper.pretend(context)
+        stepper.step(k, forced=0)  # the first step allocates and is not like the others
+        return [once() for _ in range(repeats)]
 
     def prefill_seconds(self, strategy: Strategy, *, prompt_tokens: int, repeats: int) -> Sequence[float]:
         """One row of `prompt_tokens` ids."""
@@ -224,7 +226,8 @@ class ReferenceEngine:
             stepper.prefill(prompt)
             return time.perf_counter() - start
 
-        return _repeat(once, repeats)
+        once()
+        return [once() for _ in range(repeats)]
 
 
 class _FixedWidth(NgramDrafter):
@@ -238,11 +241,6 @@ class _FixedWidth(NgramDrafter):
         """The lookup's cost and the wanted width."""
         super().draft(k)
         return torch.ones((self.tokens.shape[0], self.k), dtype=torch.long)
-
-
-def _repeat(once: Callable[[], float], repeats: int) -> list[float]:
-    once()  # the first one fills caches and is not like the others
-    return [once() for _ in range(repeats)]
 
 
 def _count(shape: tuple[int, ...]) -> int:
