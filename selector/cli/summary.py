@@ -16,7 +16,8 @@ def plan_text(plan: Plan, run: Measurement, workload: Workload) -> str:
     """Cells and minutes per stage."""
     classes, k, loads = workload.by_class(), run.settings.k_max, ", ".join(map(str, run.settings.loads))
     drafters, cells = len(run.engine.drafters), len(run.cells)
-    confirmed = f"{plan.confirm_prompts} prompts x {plan.confirm_repeats} repeats x {ARMS} arms"
+    arms = ARMS if plan.confirm_rivals else ARMS - 1
+    confirmed = f"{plan.confirm_prompts} prompts x {plan.confirm_repeats} repeats x {arms} arms"
     rows = [
         (f"plain outputs   {plan.prompts_per_class} prompts x {len(classes)} classes", plan.record_seconds),
         (f"acceptance      {drafters} drafters and n-gram windows at every position, k up to {k}", plan.replay_seconds),
@@ -24,7 +25,7 @@ def plan_text(plan: Plan, run: Measurement, workload: Workload) -> str:
         ("prefill cost", plan.prefill_seconds),
     ]
     if run.settings.confirm:
-        text = f"confirmation    up to {2 * len(classes)} cells at load 1, {confirmed}, as time allows"
+        text = f"confirmation    up to {len(classes)} classes at load 1, {confirmed}, as time allows"
         rows.append((text, plan.confirm_seconds))
     lines = [f"{seconds / 60:6.1f} min  {text}" for text, seconds in rows]
     total = sum(s for _, s in rows) / 60

@@ -93,8 +93,8 @@ def build_profile(
 def _timed(journal: Journal, prefix: str, model: Callable[..., T], field: str) -> list[T]:
     """Entries of one cell hold one timing each; their times become one row.
 
-    A timing with an anchor (a plain step of the same batch, or of one request, just before it) is scaled by median anchor / own anchor:
-    the machine's slow minutes leave the ratio to plain decoding alone, and that is what decides.
+    A timing with an anchor (a plain step of the same batch, or of one request, just before it) is scaled by
+    median anchor / own anchor: the machine's slow minutes leave the ratio to plain decoding alone, which decides.
     """
     entries = list(journal.under(prefix))
     anchors: dict[int, list[float]] = defaultdict(list)
@@ -127,27 +127,20 @@ def _confirmed(journal: Journal) -> list[ConfirmedCell]:
 
 
 def aa_noise(cells: list[ConfirmedCell]) -> float:
-    """Half-width of the band that 95% of plain-against-plain ratios fall in: 1.96 x rms of log ratios of totals.
+    """Half-width of the band that the ratio of totals of two equal arms falls in, 95%; 0 without a second plain arm.
 
-    The ratio of one class takes the same prompts and repeats on both sides. 0 when the second plain arm never ran.
+    The arms are paired run by run (class, prompt, repeat). With x = log ratio of a pair and w its share of the
+    seconds, the log ratio of totals has variance sum (w x)^2 around zero, and the band is 1.96 of its root.
     """
-    logs = []
+    pairs = []
     for second in (c for c in cells if c.arm == "aa"):
-        first = next(
-            (
-                c
-                for c in cells
-                if c.arm == "main" and c.request_class == second.request_class and c.strategy == second.strategy
-            ),
-            None,
-        )
-        if first is None:
-            continue
-        shared = {(r.id, r.repeat) for r in first.runs} & {(r.id, r.repeat) for r in second.runs}
-        totals = [
-            sum(r.prefill_seconds + r.decode_seconds for r in c.runs if (r.id, r.repeat) in shared)
-            for c in (first, second)
-        ]
-        if all(totals):
-            logs.append(math.log(totals[1] / totals[0]))
-    return 1.96 * math.sqrt(sum(x * x for x in logs) / len(logs)) if logs else 0.0
+        same = (c for c in cells if c.arm == "main" and c.request_class == second.request_class)
+        first = next((c for c in same if c.strategy == second.strategy), None)
+        known = {(r.id, r.repeat): _seconds(r) for r in first.runs} if first else {}
+        pairs += [(known[r.id, r.repeat], _seconds(r)) for r in second.runs if (r.id, r.repeat) in known]
+    total = sum(a + b for a, b in pairs)
+    return 1.96 * math.sqrt(sum(((a + b) / total * math.log(b / a)) ** 2 for a, b in pairs)) if pairs else 0.0
+
+
+def _seconds(run: Run) -> float:
+    return run.prefill_seconds + run.decode_seconds

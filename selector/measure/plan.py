@@ -14,13 +14,13 @@ from selector.strategy import PLAIN, Strategy
 from selector.workload import Request, Workload
 
 BATCH_RECORDED = 8
-SHARE_OF_ACCEPTANCE, SHARE_OF_STEP_COST = 0.45, 0.30
+SHARE_OF_ACCEPTANCE, SHARE_OF_STEP_COST = 0.35, 0.25
 SHARE_OF_CONFIRMATION = 0.15
 MIN_PROMPTS = 3
 #: Engine steps that one step-cost timing takes: the cell and its plain anchor, each with a warm-up.
 STEPS_PER_CELL = 6
-#: Arms of a confirmation: plain twice (A/A) and the candidate.
-ARMS = 3
+#: Arms of a confirmation: plain twice (A/A), the candidate, and with time enough its rival.
+ARMS = 4
 PREFILL_REPEATS = 3
 PREFILL_LENGTHS = (32, 128, 384)
 TYPICAL_CONTEXT = 256
@@ -67,6 +67,7 @@ class Plan:
     confirm_seconds: float
     confirm_prompts: int
     confirm_repeats: int
+    confirm_rivals: bool
     record_seconds: float
     replay_seconds: float
     step_cost_seconds: float
@@ -137,7 +138,7 @@ def samplings(workload: Workload) -> list[Sampling]:
 def make_plan(
     workload: Workload, cells: Sequence[StepCell], drafters: int, speed: Speed, budget_seconds: float
 ) -> Plan:
-    """Fit the budget: acceptance gets 45%, step cost 30%, confirmation what is left."""
+    """Fit the budget: acceptance gets 35%, step cost 25%, confirmation what is left."""
     classes = workload.by_class()
     tokens = sum(max(r.max_tokens for r in rs) for rs in classes.values()) / len(classes)
     record = 1.25 * tokens * speed.batch / BATCH_RECORDED  # a quarter more for prompts, padding and early stops
@@ -153,13 +154,15 @@ def make_plan(
     spent = prompts * per_prompt + repeats * once + prefill
     left = max(SHARE_OF_CONFIRMATION * budget_seconds, budget_seconds - spent)
     arm = 0.8 * tokens * speed.one
-    wanted = left / (len(classes) * ARMS * arm)
+    rounds = left / (len(classes) * ARMS * arm)  # every class, all arms, one prompt, once
+    repeats_confirmed = 3 if rounds >= 2.5 else 2 if rounds >= 1.7 else 1
     return Plan(
         prompts_per_class=prompts,
         step_repeats=repeats,
         confirm_seconds=left,
-        confirm_prompts=max(1, min(6, int(wanted))),
-        confirm_repeats=1 if wanted < 2 else 3 if wanted >= 12 else 2,
+        confirm_prompts=max(1, round(rounds / repeats_confirmed)),
+        confirm_repeats=repeats_confirmed,
+        confirm_rivals=rounds >= 1,
         record_seconds=prompts * len(classes) * record,
         replay_seconds=prompts * len(classes) * replay,
         step_cost_seconds=repeats * once,

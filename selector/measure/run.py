@@ -113,7 +113,8 @@ class Measurement:
             self._prefill_costs(journal, plan)
         if self.settings.confirm:
             with self._stage("confirmation", journal):
-                queue = confirm_queue(self._profile(journal, complete=False), self.settings.seed)
+                unchecked = self._profile(journal, complete=False)
+                queue = confirm_queue(unchecked, self.settings.seed, rivals=plan.confirm_rivals)
                 confirmation = Confirmation(self.engine, journal, plan, prompts, self.settings.seed)
                 confirmation.run(queue, self._seconds_to_confirm(journal), self.progress)
         return self._profile(journal, complete=True)

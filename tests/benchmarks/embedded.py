@@ -97,8 +97,8 @@ def confirmed(profile: Profile) -> Iterator[str]:
     yield (
         f"\nMean absolute error: tokens/s {sum(errors) / len(errors):.1%} over {len(errors)} cells "
         f"(worst {max(errors):.1%}); speedup {sum(ratios) / len(ratios):.1%} over {len(ratios)} cells "
-        f"(worst {max(ratios):.1%}). {losses} of {len(ratios)} confirmed strategies lost to plain decoding. A/A noise band of plain against plain: "
-        f"+-{profile.aa_noise:.1%}."
+        f"(worst {max(ratios):.1%}). {losses} of {len(ratios)} confirmed strategies lost to plain decoding. "
+        f"A/A noise band of plain against plain: +-{profile.aa_noise:.1%}."
     )
 
 
