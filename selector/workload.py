@@ -145,14 +145,17 @@ def _parse(file: Path, number: int, line: str) -> Request:
     try:
         return Request.model_validate(row)
     except ValidationError as error:
-        raise WorkloadError(f"{file}:{number}: {first_problem(error)}") from error
+        known = "prompt or messages, class, temperature, top_p, max_tokens, output"
+        hint = f" (a request may hold {known})" if error.errors()[0]["type"] == "extra_forbidden" else ""
+        raise WorkloadError(f"{file}:{number}: {first_problem(error)}{hint}") from error
 
 
 def first_problem(error: ValidationError) -> str:
     """The first complaint of a pydantic error as one line with its key."""
     problem = error.errors()[0]
     where = ".".join(str(part) for part in problem["loc"])
-    message = str(problem["msg"]).removeprefix("Value error, ")
+    message = "unknown key" if problem["type"] == "extra_forbidden" else str(problem["msg"])
+    message = message.removeprefix("Value error, ")
     return f"{where}: {message}" if where else message
 
 

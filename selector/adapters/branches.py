@@ -19,14 +19,15 @@ class Branches:
     def __init__(self, tokens: Tensor, prompt_length: int, past: int, lag: int = 0) -> None:
         outputs = len(tokens) - prompt_length
         self.recorded = tokens
-        self.roots = torch.arange(prompt_length, prompt_length + outputs - 1)
-        self.alive = torch.arange(outputs - 1)
+        device = tokens.device
+        self.roots = torch.arange(prompt_length, prompt_length + outputs - 1, device=device)
+        self.alive = torch.arange(outputs - 1, device=device)
         self.accepted = [0] * (outputs - 1)
         self.depth = 0
         self.past, self.lag = past, lag
         self.width = past
-        self.own = torch.zeros((outputs - 1, 0), dtype=torch.long)
-        self.tokens = torch.zeros(0, dtype=torch.long)
+        self.own = torch.zeros((outputs - 1, 0), dtype=torch.long, device=device)
+        self.tokens = torch.zeros(0, dtype=torch.long, device=device)
 
     def advance(self, drafts: Tensor) -> bool:
         """Score the drafts of the living branches, drop the wrong ones; True while any branch lives.
@@ -41,7 +42,7 @@ class Branches:
         self.kept = right
         self.alive, self.tokens = self.alive[right], drafts[right]
         self.depth += 1
-        columns = torch.arange(self.width, self.width + len(self.alive))
+        columns = torch.arange(self.width, self.width + len(self.alive), device=drafts.device)
         self.own = torch.cat([self.own[right], columns[:, None]], 1)
         self.width += len(self.alive)
         return len(self.alive) > 0
@@ -53,9 +54,10 @@ class Branches:
 
     def mask(self, dtype: torch.dtype) -> Tensor:
         """Additive mask (1, 1, living, cache + living) for the next pass: recorded prefix and own drafts only."""
-        allowed = torch.zeros((len(self.alive), self.width), dtype=torch.bool)
-        prefix = torch.arange(self.past)[None] <= (self.roots[self.alive] - self.lag)[:, None]
+        device = self.own.device
+        allowed = torch.zeros((len(self.alive), self.width), dtype=torch.bool, device=device)
+        prefix = torch.arange(self.past, device=device)[None] <= (self.roots[self.alive] - self.lag)[:, None]
         allowed[:, : self.past] = prefix
         allowed.scatter_(1, self.own, True)
-        mask = torch.zeros(allowed.shape, dtype=dtype)
+        mask = torch.zeros(allowed.shape, dtype=dtype, device=device)
         return mask.masked_fill_(~allowed, float("-inf"))[None, None]

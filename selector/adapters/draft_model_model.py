@@ -25,7 +25,7 @@ class ModelDrafter:
     def start(self, batch: int, capacity: int) -> None:
         """An empty cache."""
         self.batch, self.cache = batch, self.model.new_cache(batch, capacity)
-        self.committed = torch.zeros((batch, 0), dtype=torch.long)
+        self.committed = torch.zeros((batch, 0), dtype=torch.long, device=self.model.device)
         self.in_cache = 0
 
     def prefill(self, prompt: Tensor, aux: Tensor | None) -> None:
@@ -51,7 +51,7 @@ class ModelDrafter:
 
     def pretend(self, length: int) -> None:
         """All but the last token is in the cache already, as after a step without a full acceptance."""
-        self.committed = torch.zeros((self.batch, length), dtype=torch.long)
+        self.committed = torch.zeros((self.batch, length), dtype=torch.long, device=self.model.device)
         self.in_cache = length - 1
         self.cache.crop_to(self.in_cache)
 

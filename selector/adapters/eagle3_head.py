@@ -50,6 +50,8 @@ class _Layer(nn.Module):
 class Eagle3Head(nn.Module):
     """`step` returns the hidden states that the next draft continues from; `greedy` turns them into target ids."""
 
+    target_ids: Tensor | None
+
     def __init__(self, config: dict[str, Any], tensors: dict[str, Tensor], target_embedding: Tensor) -> None:
         super().__init__()
         width, inputs = tensors["fc.weight"].shape
@@ -66,9 +68,10 @@ class Eagle3Head(nn.Module):
         self.norm_before_residual = bool(config.get("norm_before_residual", False))
         self.norm_output = bool(config.get("norm_output", False))
         d2t = tensors.get("d2t")
-        self.target_ids = None if d2t is None else d2t + torch.arange(len(d2t))
+        ids = None if d2t is None else d2t + torch.arange(len(d2t))
+        self.register_buffer("target_ids", ids, persistent=False)
         theta = float((config.get("rope_parameters") or config).get("rope_theta", 10000.0))
-        self.frequencies = theta ** -(torch.arange(0, self.layer.size, 2).float() / self.layer.size)
+        self.theta = theta
         self._load(tensors)
 
     def _load(self, tensors: dict[str, Tensor]) -> None:
@@ -111,7 +114,8 @@ class Eagle3Head(nn.Module):
     def _attend(self, x: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
         batch, new, _ = x.shape
         layer, end = self.layer, self.length + new
-        angles = positions[:, None].float() * self.frequencies
+        halves = torch.arange(0, layer.size, 2, device=x.device).float() / layer.size  # float32 whatever the dtype
+        angles = positions[:, None].float() * self.theta**-halves
         cos, sin = (torch.cat([f(angles)] * 2, -1).to(x.dtype) for f in (torch.cos, torch.sin))
         q = _rotate(layer.q(x).view(batch, new, layer.heads, layer.size).transpose(1, 2), cos, sin)
         k = _rotate(layer.k(x).view(batch, new, layer.kv_heads, layer.size).transpose(1, 2), cos, sin)

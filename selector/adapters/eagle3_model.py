@@ -96,7 +96,12 @@ class Eagle3Drafter:
         total = len(tokens)
         self.head.start(1, total + (total - prompt_length) * (k - 1))
         branches = Branches(tokens, prompt_length, past=total - 1, lag=1)
-        out = self.head.step(tokens[None, 1:], self.head.combine(aux[None, : total - 1]), torch.arange(total - 1), None)
+        out = self.head.step(
+            tokens[None, 1:],
+            self.head.combine(aux[None, : total - 1]),
+            torch.arange(total - 1, device=self.device),
+            None,
+        )
         hidden = out[0, branches.roots - 1]
         drafts = self.head.greedy(hidden)
         while branches.advance(drafts) and branches.depth < k:

@@ -1,4 +1,4 @@
-"""Prints how many greedy fp32 outputs of every adapter equal plain decoding's, on 48 prompts x 128 tokens.
+"""Prints how many greedy fp32 outputs of every adapter equal plain decoding's, on 42 prompts x 128 tokens.
 
 python -m tests.benchmarks.lossless > docs/benchmarks/lossless.md
 """
@@ -16,7 +16,7 @@ from selector.strategy import PLAIN, Strategy
 from selector.workload import Request, load_workload
 from tests.benchmarks.header import header
 
-PROMPTS_PER_CLASS, TOKENS = 8, 128
+PROMPTS_PER_CLASS, TOKENS = 7, 128
 STRATEGIES = [
     Strategy(method="ngram", lookup_min=2, lookup_max=4, num_speculative_tokens=6),
     Strategy(method="draft_model", drafter="draft2-smollm2-135m", num_speculative_tokens=3),

@@ -140,7 +140,7 @@ def test_the_package_can_be_run_as_a_module() -> None:
 def test_doctor_names_every_extra() -> None:
     printed = run("doctor").stdout
     assert "route, export: work" in printed
-    assert all(what in printed for what in ("recommend", "profile --engine reference"))
+    assert all(what in printed for what in ("recommend", "profile: "))
 
 
 def test_ctrl_c_keeps_what_was_measured_and_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

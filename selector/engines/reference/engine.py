@@ -186,7 +186,8 @@ class ReferenceEngine:
         if drafter is None or len(recorded.output_ids) < 2:
             n = len(recorded.output_ids) - 1
             return Acceptance((0,) * n, None if strategy.method != "ngram" else (0,) * n)
-        tokens, aux = torch.tensor(recorded.prompt_ids + recorded.output_ids), None
+        ids = recorded.prompt_ids + recorded.output_ids
+        tokens, aux = torch.tensor(ids, device=self.model.device), None
         if drafter.aux_layers:
             self.model.tap(drafter.aux_layers)
             _, aux = self.model.forward(tokens[None, :-1], self.model.new_cache(1, len(tokens)), keep=1)
@@ -215,7 +216,7 @@ class ReferenceEngine:
 
     def prefill_seconds(self, strategy: Strategy, *, prompt_tokens: int, repeats: int) -> Sequence[float]:
         """One row of `prompt_tokens` ids."""
-        prompt = torch.arange(prompt_tokens)[None] % self._target_info.vocab_size
+        prompt = torch.arange(prompt_tokens, device=self.model.device)[None] % self._target_info.vocab_size
         stepper = Stepper(self.model, self.drafter(strategy), Sampler(), 1, prompt_tokens + 2)
 
         def once() -> float:

@@ -28,9 +28,10 @@ def record(
     start = time.perf_counter()
     longest, steps = max(map(len, prompts)), max(limits)
     cache = target.new_cache(len(prompts), longest + steps)
-    pad = torch.tensor([longest - len(p) for p in prompts])
-    tokens = torch.tensor([[0] * (longest - len(p)) + p for p in prompts])
-    positions = (torch.arange(longest)[None] - pad[:, None]).clamp(min=0)
+    device = target.device
+    pad = torch.tensor([longest - len(p) for p in prompts], device=device)
+    tokens = torch.tensor([[0] * (longest - len(p)) + p for p in prompts], device=device)
+    positions = (torch.arange(longest, device=device)[None] - pad[:, None]).clamp(min=0)
     logits, _ = target.forward(
         tokens, cache, positions=positions, mask=_prompt_mask(pad, longest, target.dtype), keep=1
     )
@@ -38,7 +39,7 @@ def record(
     outputs: list[list[int]] = [[s.first(row)] for s, row in zip(samplers, logits[:, -1], strict=True)]
     live = [_alive(o, n, stop_ids) for o, n in zip(outputs, limits, strict=True)]
     while any(live):
-        last = torch.tensor([[o[-1]] for o in outputs])
+        last = torch.tensor([[o[-1]] for o in outputs], device=device)
         at = cache.length
         logits, _ = target.forward(
             last, cache, positions=(at - pad)[:, None], mask=_row_mask(pad, at + 1, target.dtype)
@@ -69,13 +70,14 @@ def _alive(output: list[int], limit: int, stop_ids: frozenset[int]) -> bool:
 
 def _row_mask(pad: Tensor, length: int, dtype: torch.dtype) -> Tensor:
     """(rows, 1, 1, length): the padding in front of each row is not seen."""
-    hidden = torch.arange(length)[None] < pad[:, None]
-    return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))[:, None, None]
+    hidden = torch.arange(length, device=pad.device)[None] < pad[:, None]
+    return torch.zeros(hidden.shape, dtype=dtype, device=pad.device).masked_fill_(hidden, float("-inf"))[:, None, None]
 
 
 def _prompt_mask(pad: Tensor, length: int, dtype: torch.dtype) -> Tensor:
     """(rows, 1, length, length): causal, without padding; padding sees itself, since a row that sees nothing is NaN."""
-    causal = torch.ones((length, length), dtype=torch.bool).tril()
-    seen = causal[None] & (torch.arange(length)[None, None] >= pad[:, None, None])
-    seen |= torch.eye(length, dtype=torch.bool)[None]
-    return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, float("-inf"))[:, None]
+    device = pad.device
+    causal = torch.ones((length, length), dtype=torch.bool, device=device).tril()
+    seen = causal[None] & (torch.arange(length, device=device)[None, None] >= pad[:, None, None])
+    seen |= torch.eye(length, dtype=torch.bool, device=device)[None]
+    return torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, float("-inf"))[:, None]

@@ -47,7 +47,7 @@ def verify_sampled(p: Tensor, drafts: list[int], generator: torch.Generator, q: 
     A rejected draft is replaced by a draw from max(p - q, 0), normalised.
     """
     for i, x in enumerate(drafts):
-        u = torch.rand((), generator=generator).item()
+        u = torch.rand((), generator=generator, device=generator.device).item()
         q_x = 1.0 if q is None else float(q[i, x])
         if u * q_x < float(p[i, x]):
             continue

@@ -1,0 +1,101 @@
+"""Workload files: what is read, and what is refused with file, line and reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from selector.errors import WorkloadError
+from selector.workload import Request, load_workload, user_text
+
+
+def written(folder: Path, content: bytes | str, name: str = "w.jsonl") -> Path:
+    file = folder / name
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return file
+
+
+def test_a_byte_order_mark_line_ends_and_blank_lines_do_no_harm(tmp_path: Path) -> None:
+    rows = ["first", "\u8bf7\u7528\u4e00\u53e5\u8bdd", "derni\u00e8re ligne"]
+    first, *others = (json.dumps({"prompt": row}, ensure_ascii=False) + "\r\n" for row in rows)
+    lines = "\ufeff" + first + "\r\n".join(others)
+    requests = load_workload(written(tmp_path, lines)).requests
+    assert [r.prompt for r in requests] == rows
+
+
+def test_a_line_separator_inside_a_prompt_does_not_split_it(tmp_path: Path) -> None:
+    row = json.dumps({"prompt": "a\u2028b"}, ensure_ascii=False)
+    assert load_workload(written(tmp_path, row)).requests[0].prompt == "a\u2028b"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"prompt":"kept"}\n{this is not json}\n', "w.jsonl:2: not JSON (Expecting property name"),
+        ('{"prompt":"kept"}\n\n"a bare string"\n', "w.jsonl:3: a request is a JSON object, this is str"),
+        ('{"prompt":"   "}\n', "w.jsonl:1: 'prompt' is empty"),
+        ('{"prompt":"cut off in the mid', "w.jsonl:1: not JSON"),
+        ('{"messages":[{"role":"assistant","content":"x"}]}', "'messages' holds no user turn"),
+        ('{"prompt":"a","messages":[{"role":"user","content":"x"}]}', "exactly one of 'prompt' and 'messages'"),
+        ('{"text":"another column"}', "text: unknown key (a request may hold prompt or messages, class"),
+        ('{"prompt":"a","max_tokens":16.5}', "w.jsonl:1: max_tokens: "),
+        ('{"prompt":"a","max_tokens":0}', "w.jsonl:1: max_tokens: "),
+        ('{"prompt":["token","ids?"]}', "w.jsonl:1: prompt: "),
+        ('{"prompt":"a","temperature":-1}', "w.jsonl:1: temperature: "),
+        ("", "no usable request in it"),
+        ("\n\n", "no usable request in it"),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path: Path, content: str, said: str) -> None:
+    with pytest.raises(WorkloadError) as caught:
+        load_workload(written(tmp_path, content))
+    assert said in str(caught.value)
+    assert "w.jsonl" in str(caught.value)
+
+
+def test_another_encoding_is_refused_with_the_byte(tmp_path: Path) -> None:
+    content = b'{"prompt":"' + "请把下面".encode("gb18030") + b'"}\n'
+    with pytest.raises(WorkloadError, match="not UTF-8 at byte 11; convert it first"):
+        load_workload(written(tmp_path, content))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match="no such workload file"):
+        load_workload(tmp_path / "nowhere.jsonl")
+
+
+def test_a_manifest_gives_files_sampling_and_refuses_unknown_keys(tmp_path: Path) -> None:
+    written(tmp_path, '{"prompt":"x","class":"chat"}\n', "chat.jsonl")
+    manifest = '[[class]]\nfile = "chat.jsonl"\n[[class]]\nfile = "chat.jsonl"\ntemperature = 0.8\ntop_p = 0.9\n'
+    workload = load_workload(written(tmp_path, manifest, "m.toml"))
+    assert list(workload.by_class()) == ["chat", "chat, t=0.8, top_p=0.9"]
+    with pytest.raises(WorkloadError, match="unknown: temprature"):
+        load_workload(written(tmp_path, '[[class]]\nfile = "chat.jsonl"\ntemprature = 1\n', "m.toml"))
+
+
+def test_repeated_prompts_count_once() -> None:
+    request = Request.model_validate({"prompt": "same", "class": "c"})
+    from selector.workload import Workload
+
+    assert len(Workload([request, request], "x").by_class()["c"]) == 1
+
+
+def test_only_text_of_user_turns_is_read() -> None:
+    messages = [
+        {"role": "system", "content": "no"},
+        {"role": "user", "content": None},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}]},
+        "junk",
+        {"role": "user", "content": "b"},
+    ]
+    assert user_text(messages) == "a\nb"
+
+
+def test_the_shipped_classes_hold_forty_prompts_or_more() -> None:
+    classes = load_workload().by_class()
+    assert list(classes) == ["chat", "code", "edit", "extract", "math", "translate", "chat, t=0.8"]
+    assert all(len(rs) >= 40 for rs in classes.values())
+    prompts = [r.prompt for name, rs in classes.items() if name != "chat, t=0.8" for r in rs]
+    assert len(set(prompts)) == len(prompts)
