@@ -34,6 +34,10 @@ class ProgressLine:
         self.done += estimated_seconds
         self._show()
 
+    def skip(self, estimated_seconds: float) -> None:
+        """Take finished work off the total."""
+        self.total -= estimated_seconds
+
     def say(self, text: str) -> None:
         """A line of its own."""
         self._clear()

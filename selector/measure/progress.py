@@ -15,7 +15,10 @@ class Progress(Protocol):
         """What is being done now."""
 
     def advance(self, estimated_seconds: float) -> None:
-        """A piece that was estimated at so many seconds is finished (or was in the journal)."""
+        """A piece that was estimated at so many seconds is finished."""
+
+    def skip(self, estimated_seconds: float) -> None:
+        """A piece was in the journal already: it says nothing about the pace."""
 
     def say(self, text: str) -> None:
         """One line of talk."""
@@ -31,6 +34,9 @@ class Silent:
         """Nothing."""
 
     def advance(self, estimated_seconds: float) -> None:
+        """Nothing."""
+
+    def skip(self, estimated_seconds: float) -> None:
         """Nothing."""
 
     def say(self, text: str) -> None:

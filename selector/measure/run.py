@@ -139,7 +139,7 @@ class Measurement:
         todo = [(name, r) for name, r in wanted if f"recording/{name}/{r.digest}" not in journal]
         todo.sort(key=lambda item: (item[1].max_tokens, self.engine.prompt_tokens(item[1])))
         each = plan.record_seconds / max(1, len(wanted))
-        self.progress.advance(each * (len(wanted) - len(todo)))
+        self.progress.skip(each * (len(wanted) - len(todo)))
         for group in _groups(todo, BATCH_RECORDED):
             self.progress.stage(f"recording plain outputs: {', '.join(dict.fromkeys(name for name, _ in group))}")
             try:
@@ -164,15 +164,19 @@ class Measurement:
         each = plan.replay_seconds / max(1, len(recordings))
         for e in recordings:
             self.progress.stage(f"acceptance by replay: {e['class']}")
-            for strategy in (*families(self.engine, self.settings.k_max), *chosen):
-                key = f"replay/{e['class']}/{strategy.family}/{e['id']}"
+            keys = {
+                f"replay/{e['class']}/{s.family}/{e['id']}": s
+                for s in (*families(self.engine, self.settings.k_max), *chosen)
+            }
+            done = self.progress.skip if all(k in journal for k in keys) else self.progress.advance
+            for key, strategy in keys.items():
                 if key not in journal:
                     a = self.engine.replay(generation_of(e), strategy)
                     journal.add(key, {
                         "id": e["id"], "request_class": e["class"], "family": strategy.family, "k_max": strategy.k,
                         "accepted": encode(a.accepted), "proposed": None if a.proposed is None else encode(a.proposed),
                     })  # fmt: skip
-            self.progress.advance(each)
+            done(each)
 
     def _step_costs(self, journal: Journal, plan: Plan) -> None:
         """Repeats are the outer loop, cells shuffled inside: a slow minute then hits all cells alike."""
@@ -181,9 +185,11 @@ class Measurement:
             order = list(self.cells)
             random.Random(self.settings.seed + repeat).shuffle(order)
             for cell in order:
-                if f"{cell.key}/{repeat}" not in journal:
-                    self.progress.stage(f"step cost: {cell.strategy.method} k={cell.strategy.k} batch {cell.batch}")
-                    journal.add(f"{cell.key}/{repeat}", self._time_step(cell))
+                if f"{cell.key}/{repeat}" in journal:
+                    self.progress.skip(each)
+                    continue
+                self.progress.stage(f"step cost: {cell.strategy.method} k={cell.strategy.k} batch {cell.batch}")
+                journal.add(f"{cell.key}/{repeat}", self._time_step(cell))
                 self.progress.advance(each)
 
     def _anchor(self, batch: int) -> float:
@@ -206,13 +212,15 @@ class Measurement:
             for s in strategies:
                 for length in PREFILL_LENGTHS:
                     key = f"prefill/{s.family}/{length}/{repeat}"
-                    if key not in journal:
-                        anchor = self._anchor(1)
-                        seconds = self.engine.prefill_seconds(s, prompt_tokens=length, repeats=1)[0]
-                        journal.add(key, {
-                            "method": s.method, "drafter": s.drafter, "prompt_tokens": length, "anchor": anchor,
-                            "seconds": seconds,
-                        })  # fmt: skip
+                    if key in journal:
+                        self.progress.skip(each)
+                        continue
+                    anchor = self._anchor(1)
+                    seconds = self.engine.prefill_seconds(s, prompt_tokens=length, repeats=1)[0]
+                    journal.add(key, {
+                        "method": s.method, "drafter": s.drafter, "prompt_tokens": length, "anchor": anchor,
+                        "seconds": seconds,
+                    })  # fmt: skip
                     self.progress.advance(each)
 
     def _profile(self, journal: Journal, *, complete: bool) -> Profile:
