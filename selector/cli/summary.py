@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from statistics import median
 
 from selector.measure.plan import ARMS, Plan
@@ -80,16 +81,11 @@ def _tau(profile: Profile, request_class: str, family: str, k: int) -> float:
 
 def _costs(profile: Profile) -> str:
     """Step cost of each method at its smallest and largest width, as multiples of a plain step."""
-    plain = {
-        c.batch: median(c.step_seconds) for c in profile.step_costs if c.method == "none" and c.sampling == "greedy"
-    }
-    rows = [
-        c
-        for c in profile.step_costs
-        if c.batch == 1 and c.sampling == "greedy" and c.context == profile.step_costs[0].context
-    ]
+    near = Counter(c.context for c in profile.step_costs).most_common(1)[0][0]
+    rows = [c for c in profile.step_costs if (c.batch, c.sampling, c.context) == (1, "greedy", near)]
+    plain = next(median(c.step_seconds) for c in rows if c.method == "none")
     parts = []
     for method in dict.fromkeys(c.method for c in rows if c.method != "none"):
-        costs = {c.drafted: median(c.step_seconds) / plain[1] for c in rows if c.method == method}
+        costs = {c.drafted: median(c.step_seconds) / plain for c in rows if c.method == method}
         parts.append(f"{method} " + ", ".join(f"{costs[k]:.2f}x (k={k})" for k in sorted(costs)))
-    return f"plain step {plain[1] * 1000:.0f} ms at batch 1; with speculation: " + "; ".join(sorted(parts))
+    return f"plain step {plain * 1000:.0f} ms at batch 1; with speculation: " + "; ".join(sorted(parts))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from statistics import median
 
@@ -71,11 +72,12 @@ def confirmed(profile: Profile) -> Iterator[str]:
     yield "## Composed against measured, load 1\n"
     yield (
         "Composed from acceptance and step cost alone, nothing fitted to these runs. tokens/s over prefill and decode "
-        "of the prompts that were run; speedup against plain decoding of the same prompts, interleaved.\n"
+        "of the prompts that were run; speedup against plain decoding of the same prompts, interleaved. loops: how "
+        "many of the prompts loop when decoded plainly, where every drafter shines.\n"
     )
     columns = [
-        "class", "strategy", "prompts x repeats", "measured tok/s", "composed tok/s", "error", "measured speedup",
-        "composed", "spread of repeats",
+        "class", "strategy", "prompts x repeats", "loops", "measured tok/s", "composed tok/s", "error",
+        "measured speedup", "composed", "spread of repeats",
     ]  # fmt: skip
     yield f"| {' | '.join(columns)} |"
     yield "|---" * len(columns) + "|"
@@ -91,7 +93,8 @@ def confirmed(profile: Profile) -> Iterator[str]:
             losses += speedup < 1
         prompts, repeats = len({r.id for r in cell.runs}), len({r.repeat for r in cell.runs})
         yield (
-            f"| {cell.request_class} | {cell.strategy.label} | {prompts} x {repeats} | {real:.1f} | {made:.1f} | "
+            f"| {cell.request_class} | {cell.strategy.label} | {prompts} x {repeats} | {_loops(profile, cell)} | "
+            f"{real:.1f} | {made:.1f} | "
             f"{made / real - 1:+.1%} | {speedup:.2f}x | {guess:.2f}x | {_spread(cell):.1%} |"
         )
     yield (
@@ -100,6 +103,13 @@ def confirmed(profile: Profile) -> Iterator[str]:
         f"(worst {max(ratios):.1%}). {losses} of {len(ratios)} confirmed strategies lost to plain decoding. "
         f"A/A noise band of plain against plain: +-{profile.aa_noise:.1%}."
     )
+
+
+def _loops(profile: Profile, cell: ConfirmedCell) -> str:
+    """How many of the cell's prompts have a plain output that ends in an exact repeat."""
+    loops = {r.id for r in profile.recordings if r.looping and r.request_class == cell.request_class}
+    count = len({r.id for r in cell.runs} & loops)
+    return f"{count} of them" if count else "none"
 
 
 def _rate(cell: ConfirmedCell, like: ConfirmedCell | None = None) -> float:
@@ -163,20 +173,21 @@ def stages(profile: Profile) -> Iterator[str]:
     """Seconds by stage, and each step's cost in plain steps by batch."""
     yield "## Step cost in plain steps of the same batch (medians)\n"
     batches = sorted({c.batch for c in profile.step_costs})
-    near = profile.step_costs[0].context
+    near = Counter(c.context for c in profile.step_costs).most_common(1)[0][0]
     cells = {
         (c.method, c.drafted, c.batch): c for c in profile.step_costs if c.context == near and c.sampling == "greedy"
     }
     yield "| step | " + " | ".join(f"batch {b}" for b in batches) + " | spread of repeats |"
     yield "|---|" + "---|" * (len(batches) + 1)
     for method, drafted in sorted({(m, d) for m, d, _ in cells}):
-        row = [cells[(method, drafted, b)] for b in batches]
+        row = [cells.get((method, drafted, b)) for b in batches]
         plain = [median(cells[("none", 0, b)].step_seconds) for b in batches]
         values = " | ".join(
-            f"{median(c.step_seconds) * 1000:.0f} ms" if method == "none" else f"{median(c.step_seconds) / p:.2f}"
+            "" if c is None
+            else f"{median(c.step_seconds) * 1000:.0f} ms" if method == "none" else f"{median(c.step_seconds) / p:.2f}"
             for c, p in zip(row, plain, strict=True)
-        )
-        spread = median(_mad(c.step_seconds) for c in row)
+        )  # fmt: skip
+        spread = median(_mad(c.step_seconds) for c in row if c is not None)
         yield f"| {method} k={drafted} | {values} | {spread:.1%} |"
     yield "\n## Time by stage\n"
     for name, seconds in profile.provenance.seconds_by_stage.items():
