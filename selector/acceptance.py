@@ -32,8 +32,8 @@ class Counts:
 class Acceptances:
     """Recordings and replays of a profile, by class, reduced to the prompts that every usable family has seen.
 
-    `families`: family -> a strategy of it at its k_max, only those replayed for every class; `incomplete` names the
-    others with the reason. `prompts`: prompts per class, classes without recordings left out.
+    `families`: family -> a strategy of it at its k_max; `incomplete` names those not replayed for every class, which
+    can be composed for the others only. `prompts`: prompts per class, classes without recordings left out.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -52,23 +52,21 @@ class Acceptances:
             missing = [c for c in self._classes if (c, family) not in self._replays]
             if missing:
                 self.incomplete.append(f"{family}: not replayed for {', '.join(missing)}")
-            else:
+            if len(missing) < len(self._classes):
                 self.families[family] = family_strategy(family, k_max)
         self._recordings = {c: self._shared(c, recordings[c]) for c in self._classes}
         self.prompts = {c: len(rs) for c, rs in self._recordings.items()}
         self._widths: dict[tuple[str, str], Array] = {}
 
     def _shared(self, request_class: str, recordings: dict[str, Recording]) -> list[Recording]:
-        """Recordings that every family replayed: comparisons are paired, so all see the same prompts."""
+        """Recordings that every family of the class replayed: comparisons are paired, so all see the same prompts."""
+        replays = {f: self._replays[(request_class, f)] for f in self.families if (request_class, f) in self._replays}
         kept = [
-            r
-            for r in recordings.values()
-            if r.output_tokens == 1 or all(r.id in self._replays[(request_class, f)] for f in self.families)
+            r for r in recordings.values() if r.output_tokens == 1 or all(r.id in seen for seen in replays.values())
         ]
         if not kept:
             raise ProfileError(
-                f"class {request_class!r}: no prompt was replayed by all of {', '.join(self.families)}:"
-                " resume the profile"
+                f"class {request_class!r}: no prompt was replayed by all of {', '.join(replays)}: resume the profile"
             )
         return kept
 
@@ -89,6 +87,8 @@ class Acceptances:
         if strategy == PLAIN:
             steps = np.array([r.output_tokens - 1.0 for r in self._recordings[request_class]])
             return self._as_counts(request_class, steps[:, None])
+        if (request_class, strategy.family) not in self._replays:
+            raise NotMeasured(f"{strategy.family} was not replayed for {request_class}: resume the profile")
         key = (request_class, strategy.family)
         if key not in self._widths:
             self._widths[key] = self._walk(request_class, self.families[strategy.family])

@@ -15,6 +15,8 @@ from selector.workload import first_problem
 
 POLICY_SCHEMA: Literal[1] = 1
 Basis = Literal["measured", "composed, checked", "composed", "extrapolated"]
+#: Sums of shares may end a rounding error above 1.
+Share = Annotated[float, Field(ge=0, le=1 + 1e-9)]
 Objective = Literal["latency", "throughput"]
 
 
@@ -26,6 +28,12 @@ class Estimate(Frozen):
     high: float
     basis: Basis
 
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if not self.low <= self.high:
+            raise ValueError(f"low {self.low:g} is above high {self.high:g}")
+        return self
+
 
 class Pool(Frozen):
     """Servers that share one engine config.
@@ -36,12 +44,12 @@ class Pool(Frozen):
     name: Annotated[str, Field(min_length=1)]
     strategy: Strategy
     schedule: tuple[tuple[int, int, int], ...] | None = None
-    expected_batch: float
-    max_batch: int
-    max_context_tokens: int
-    memory_bytes: int
-    traffic_share: float
-    server_share: float
+    expected_batch: Annotated[float, Field(gt=0)]
+    max_batch: Annotated[int, Field(ge=1, le=1_000_000)]
+    max_context_tokens: Annotated[int, Field(ge=1)]
+    memory_bytes: Annotated[int, Field(ge=0)]
+    traffic_share: Share
+    server_share: Share
     base_url: str | None = None
 
     @model_validator(mode="after")
@@ -75,18 +83,18 @@ class ClassDecision(Frozen):
 
     request_class: str
     task: str
-    temperature: float
-    top_p: float
-    traffic_share: float
+    temperature: Annotated[float, Field(ge=0)]
+    top_p: Annotated[float, Field(gt=0, le=1)]
+    traffic_share: Share
     pool: str
-    num_speculative_tokens: int
+    num_speculative_tokens: Annotated[int, Field(ge=0, le=128)]
     speedup: Estimate
     tau: float
     break_even_tau: float
     own_best: Strategy
     own_best_speedup: Estimate
     tie_set: tuple[str, ...]
-    looping_share: float
+    looping_share: Share
     speedup_without_loops: float | None
     reason: str
 
@@ -134,14 +142,14 @@ class Policy(Frozen):
     engine: EngineInfo
     drafters: dict[str, DrafterInfo]
     objective: Objective
-    load: int
+    load: Annotated[int, Field(ge=1)]
     pools: Annotated[tuple[Pool, ...], Field(min_length=1)]
     classes: tuple[ClassDecision, ...]
     fallback_pool: str
     speedup: Estimate
     regret: Regret
     alternatives: tuple[PoolPlan, ...] = ()
-    aa_noise: float
+    aa_noise: Annotated[float, Field(ge=0)]
     classifier: Classifier | None = None
     notes: tuple[str, ...] = ()
     profile_fingerprint: str

@@ -6,17 +6,20 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
-from selector.errors import ProfileError
-from selector.strategy import Frozen, Method, Strategy
+from selector.errors import ProfileError, SelectorError
+from selector.strategy import MODEL_METHODS, Frozen, Method, Strategy
 from selector.workload import first_problem
 
 PROFILE_SCHEMA: Literal[1] = 1
 Sampling = Literal["greedy", "temperature", "top_p"]
 Seconds = Annotated[float, Field(gt=0)]
+Digits = Annotated[str, Field(pattern=r"^[0-9a-z]*$")]
+#: Most drafted tokens per step; one base-36 digit holds it.
+Width = Annotated[int, Field(ge=1, le=35)]
 
 
 class Hardware(Frozen):
@@ -67,7 +70,10 @@ class DrafterInfo(ModelInfo):
 
 
 class ClassInfo(Frozen):
-    """One request class: its key and the prompts measured for it."""
+    """One request class: its key and the prompts measured for it.
+
+    `prompts_available`: different prompts in the workload; `requests`: all of them, repeats included (traffic).
+    """
 
     name: str
     task: str
@@ -75,6 +81,7 @@ class ClassInfo(Frozen):
     top_p: float
     prompts: int
     prompts_available: int
+    requests: int | None = None
 
 
 class Recording(Frozen):
@@ -97,9 +104,9 @@ class Replay(Frozen):
     id: str
     request_class: str
     family: str
-    k_max: int
-    accepted: str
-    proposed: str | None = None
+    k_max: Width
+    accepted: Digits
+    proposed: Digits | None = None
 
 
 class StepCost(Frozen):
@@ -111,7 +118,7 @@ class StepCost(Frozen):
     batch: Annotated[int, Field(ge=1)]
     context: int
     sampling: Sampling
-    step_seconds: tuple[Seconds, ...]
+    step_seconds: Annotated[tuple[Seconds, ...], Field(min_length=1)]
 
 
 class PrefillCost(Frozen):
@@ -120,7 +127,7 @@ class PrefillCost(Frozen):
     method: Method
     drafter: str | None = None
     prompt_tokens: int
-    prefill_seconds: tuple[Seconds, ...]
+    prefill_seconds: Annotated[tuple[Seconds, ...], Field(min_length=1)]
 
 
 class Run(Frozen):
@@ -177,8 +184,8 @@ class Profile(Frozen):
     workload: str
     workload_sha256: str
     classes: tuple[ClassInfo, ...]
-    k_max: int
-    loads: tuple[int, ...]
+    k_max: Width
+    loads: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
     recordings: tuple[Recording, ...]
     replays: tuple[Replay, ...]
     step_costs: tuple[StepCost, ...]
@@ -187,6 +194,14 @@ class Profile(Frozen):
     aa_noise: Annotated[float, Field(ge=0)]
     skipped: tuple[Skipped, ...] = ()
     provenance: Provenance
+
+    @model_validator(mode="after")
+    def _drafters_are_there(self) -> Self:
+        used = {f"replays.{i}.family": r.family.partition(" ") for i, r in enumerate(self.replays)}
+        for key, (method, _, drafter) in used.items():
+            if method in MODEL_METHODS and drafter not in self.drafters:
+                raise ValueError(f"{key} uses drafter {drafter!r}, which 'drafters' does not hold")
+        return self
 
     @property
     def fingerprint(self) -> str:
@@ -223,8 +238,27 @@ def read_json(path: str | Path, schema: int, error_type: type[Exception]) -> dic
 
 def write_json(path: str | Path, model: Frozen) -> None:
     """Write a model as indented JSON: to a temporary file first, then renamed, so no half file is ever read."""
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.{os.getpid()}")
-    partial.write_text(model.model_dump_json(indent=1) + "\n", "utf-8")
-    partial.replace(file)
+    _write(Path(path), model.model_dump_json(indent=1) + "\n")
+
+
+def check_writable(path: str | Path) -> None:
+    """Refuse a file that `write_json` could not write, before any work is done for it."""
+    _write(Path(path), None)
+
+
+def _write(file: Path, text: str | None) -> None:
+    """Write and rename; without a text only try whether that would go."""
+    try:
+        if not file.name or (file.exists() and not file.is_file()):
+            raise SelectorError(f"{file}: not a file that can be written; give a file name")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_name(f".{file.name}.{os.getpid()}")
+        try:
+            partial.write_text(text or "", "utf-8")
+            if text is not None:
+                partial.replace(file)
+        finally:
+            partial.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise SelectorError(f"{file}: cannot be written ({reason}); give another --out") from error

@@ -36,7 +36,7 @@ class Router:
                 raise PolicyError(f"classes: {c.request_class!r} is there twice")
             self._add(c)
         fallback = policy.pool(policy.fallback_pool)
-        self._fallback = self._decision(fallback, UNKNOWN, fallback.strategy.k, 0.0, "")
+        self._fallback = self._decision(fallback, UNKNOWN, fallback.k_at(policy.load), 0.0, "")
         self._classifier = TextClassifier(policy.classifier) if policy.classifier is not None else None
         self._feedback = Feedback(self._named.keys() | {UNKNOWN}, {p.name for p in policy.pools})
 

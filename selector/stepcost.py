@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,7 @@ class StepCosts:
 
     A row's value is the median of its repeats; each draw takes the median of resampled repeats, the same draw for
     all uses of a row. Between measured widths and batches costs are linear; outside them `NotMeasured` is raised.
+    Only a sampler's extra cost is carried further than it was measured, and marked.
     """
 
     def __init__(self, profile: Profile, draws: int = 0, seed: int = 0) -> None:
@@ -64,6 +66,7 @@ class StepCosts:
             contexts = batches.setdefault(row.batch, {}).setdefault(row.drafted, {})
             contexts[row.context] = _medians(row.step_seconds, draws, rng)
         self._lines: dict[tuple[Source, bytes, int, Sampling], StepLine] = {}
+        self._known_extras: dict[tuple[Source, Sampling], dict[int, tuple[Array, Array]]] = {}
         prefills: dict[Source, dict[int, Array]] = {}
         for cost in profile.prefill_costs:
             values = _medians(cost.prefill_seconds, draws, rng)
@@ -98,26 +101,83 @@ class StepCosts:
         return self._lines[key]
 
     def _line(self, source: Source, widths: Array, batch: int, sampling: Sampling) -> StepLine:
-        kind: Sampling = sampling
-        extrapolated = False
-        if source != _PLAIN and (source, sampling) not in self._rows and (source, "greedy") in self._rows:
-            kind, extrapolated = "greedy", True
+        seconds, extrapolated = self._seconds(source, widths, batch, sampling)
+        slope, seen = self._slope(source, sampling, batch)
+        kinds: tuple[Sampling, ...] = (sampling, "greedy")
+        rows = [self._rows.get((source, kind), {}) for kind in kinds]
+        contexts = [*seen, *(c for r in rows for b in r.values() for d in b.values() for c in d)]
+        return StepLine(seconds, slope, self._context, (min(contexts), max(contexts)), extrapolated)
+
+    def _seconds(self, source: Source, widths: Array, batch: int, sampling: Sampling) -> tuple[Array, bool]:
+        """Seconds [draws + 1, widths] and whether a sampler's cost had to come from elsewhere.
+
+        Sampled steps are measured at a few widths and batches only. They are the greedy line, which is measured
+        everywhere, plus what the sampler adds; where the greedy line does not reach, the kind's own rows alone.
+        """
+        if sampling == "greedy":
+            return self._measured(source, "greedy", widths, batch), False
+        try:
+            greedy = self._measured(source, "greedy", widths, batch)
+        except NotMeasured as error:
+            if (source, sampling) not in self._rows and (source, "greedy") in self._rows:
+                raise
+            try:
+                return self._measured(source, sampling, widths, batch), False
+            except NotMeasured as own:
+                raise own from error
+        extra, extrapolated = self._sampler(source, widths, batch, sampling)
+        return greedy + extra, extrapolated
+
+    def _measured(self, source: Source, kind: Sampling, widths: Array, batch: int) -> Array:
+        """Seconds from rows of this kind alone; raises `NotMeasured` outside them."""
         rows = self._rows.get((source, kind))
         if rows is None:
             raise NotMeasured(
-                f"step cost of {_name(source)}, {sampling}, was not measured: profile it again with this method"
+                f"step cost of {_name(source)}, {kind}, was not measured: profile it again with this method"
             )
         seconds = np.zeros((self.draws + 1, len(widths)))
         for measured_batch, share in self._between(source, kind, sorted(rows), batch):
             seconds += share * self._at_batch(source, kind, measured_batch, widths)
-        if extrapolated:  # the sampler's own cost, as plain decoding shows it
-            zero = np.zeros(1)
-            seconds += (
-                self.line(*_PLAIN, zero, batch, sampling).seconds - self.line(*_PLAIN, zero, batch, "greedy").seconds
-            )
-        slope, seen = self._slope(source, kind, batch)
-        contexts = [*seen, *(c for b in rows.values() for d in b.values() for c in d)]
-        return StepLine(seconds, slope, self._context, (min(contexts), max(contexts)), extrapolated)
+        return seconds
+
+    def _sampler(self, source: Source, widths: Array, batch: int, kind: Sampling) -> tuple[Array, bool]:
+        """Seconds that sampling adds to a greedy step, [draws + 1, widths], and whether they are extrapolated.
+
+        Linear between the method's own measured widths and batches; outside, that of the nearest width, and of the
+        nearest batch scaled by the ratio of batches (every request samples its own tokens). A method without any uses
+        what plain decoding shows.
+        """
+        extras = self._extras(source, kind)
+        if not extras:
+            if source != _PLAIN:
+                return self._sampler(_PLAIN, np.zeros(1), batch, kind)[0], True
+            return self._measured(_PLAIN, kind, widths, batch) - self._measured(_PLAIN, "greedy", widths, batch), False
+        near = min(max(batch, min(extras)), max(extras))
+        total, extrapolated = np.zeros((self.draws + 1, len(widths))), near != batch
+        for measured_batch, share in self._between(source, kind, sorted(extras), near):
+            nodes, seconds = extras[measured_batch]
+            within = np.clip(widths, nodes[0], nodes[-1])
+            weights = hat_weights(nodes, within) if len(nodes) > 1 else np.ones((len(widths), 1))
+            total += share * (seconds @ weights.T)
+            extrapolated |= bool(np.abs(within - widths).max() > 1e-9)
+        return total * (batch / near), extrapolated
+
+    def _extras(self, source: Source, kind: Sampling) -> dict[int, tuple[Array, Array]]:
+        """By batch, the drafted counts measured with this sampler and its extra seconds there, [draws + 1, counts]."""
+        if (source, kind) not in self._known_extras:
+            found: dict[int, tuple[Array, Array]] = {}
+            zero = (0,) if source[0] == "ngram" else ()  # a step without a proposal is a plain step
+            for batch, rows in self._rows.get((source, kind), {}).items():
+                extra: dict[int, Array] = {}
+                for d in sorted({*rows, *zero}):
+                    at = np.array([float(d)])
+                    with contextlib.suppress(NotMeasured):  # no greedy step to compare with
+                        sampled = self._measured(source, kind, at, batch)
+                        extra[d] = (sampled - self._measured(source, "greedy", at, batch))[:, 0]
+                if extra:
+                    found[batch] = np.array(sorted(extra), dtype=float), np.stack([extra[d] for d in sorted(extra)], 1)
+            self._known_extras[source, kind] = found
+        return self._known_extras[source, kind]
 
     def _between(self, source: Source, kind: Sampling, batches: Sequence[int], batch: int) -> list[tuple[int, float]]:
         """The measured batches around `batch` with their interpolation shares."""
@@ -128,15 +188,14 @@ class StepCosts:
         if not below or not above:
             raise NotMeasured(
                 f"step cost of {_name(source)} at batch {batch}, {kind}, was not measured"
-                f" (measured: batch {_spoken(batches)}): profile again with --loads up to {batch}"
+                f" (measured: batch {_spoken(batches)}):"
+                f" profile again with --loads {','.join(map(str, sorted({*batches, batch})))}"
             )
         share = (batch - below[-1]) / (above[0] - below[-1])
         return [(below[-1], 1 - share), (above[0], share)]
 
     def _at_batch(self, source: Source, kind: Sampling, batch: int, widths: Array) -> Array:
-        nodes = {d: self._at_context(source, kind, batch, c) for d, c in self._rows[(source, kind)][batch].items()}
-        if source[0] == "ngram" and 0 not in nodes:  # a step without a proposal is a plain step
-            nodes[0] = self.line(*_PLAIN, np.zeros(1), batch, kind).seconds[:, 0]
+        nodes = self._nodes(source, kind, batch)
         drafted = sorted(nodes)
         if widths.min() < drafted[0] - 1e-9 or widths.max() > drafted[-1] + 1e-9:
             wrong = widths.max() if widths.max() > drafted[-1] else widths.min()
@@ -146,6 +205,13 @@ class StepCosts:
             )
         weights = hat_weights(np.array(drafted, dtype=float), widths)
         return np.stack([nodes[d] for d in drafted], axis=1) @ weights.T
+
+    def _nodes(self, source: Source, kind: Sampling, batch: int) -> dict[int, Array]:
+        """Seconds by measured drafted count at a measured batch."""
+        nodes = {d: self._at_context(source, kind, batch, c) for d, c in self._rows[(source, kind)][batch].items()}
+        if source[0] == "ngram" and 0 not in nodes:  # a step without a proposal is a plain step
+            nodes[0] = self.line(*_PLAIN, np.zeros(1), batch, kind).seconds[:, 0]
+        return nodes
 
     def _at_context(self, source: Source, kind: Sampling, batch: int, contexts: dict[int, Array]) -> Array:
         """A row's value moved to the common reference context."""

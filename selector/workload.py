@@ -16,6 +16,7 @@ from selector.resources import data_dir
 from selector.strategy import Frozen
 
 DEFAULT_MAX_TOKENS = 128
+_MAX_NESTING = 64
 
 
 class Request(Frozen):
@@ -33,6 +34,9 @@ class Request(Frozen):
 
     @model_validator(mode="after")
     def _has_text(self) -> Self:
+        for key, value in {"class": self.task, "prompt": self.prompt, "output": self.output}.items():
+            _check_text(value, key)
+        _check_text(self.messages, "messages")
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("give exactly one of 'prompt' and 'messages'")
         if self.prompt is not None and not self.prompt.strip():
@@ -68,6 +72,20 @@ class Workload:
             raise WorkloadError(f"{source}: no usable request in it")
         self.requests = tuple(requests)
         self.source = source
+        self._check_names()
+
+    def _check_names(self) -> None:
+        """A greedy class called `chat, t=0.8` and `chat` at temperature 0.8 would be measured as one."""
+        keys: dict[str, tuple[str, float, float]] = {}
+        for r in self.requests:
+            key = (r.task, r.temperature, r.top_p if r.temperature > 0 else 1.0)
+            known = keys.setdefault(r.request_class, key)
+            if known != key:
+                (one, *first), (two, *second) = known, key
+                raise WorkloadError(
+                    f"{self.source}: two different classes print as {r.request_class!r}: class {one!r} at temperature, "
+                    f"top_p {first} and class {two!r} at {second}; rename one"
+                )
 
     @property
     def digest(self) -> str:
@@ -98,7 +116,11 @@ def load_workload(path: str | Path | None = None) -> Workload:
     Raises `WorkloadError` naming file and line.
     """
     file = data_dir("profiles") / "workloads" / "default.toml" if path is None else Path(path)
-    if not file.is_file():
+    try:
+        found = file.is_file()
+    except (OSError, ValueError):  # a name too long, or with a NUL in it
+        found = False
+    if not found:
         raise WorkloadError(f"{file}: no such workload file")
     source = "default" if path is None else str(path)
     requests = _read_manifest(file) if file.suffix == ".toml" else _read_jsonl(file)
@@ -108,10 +130,14 @@ def load_workload(path: str | Path | None = None) -> Workload:
 def _read_manifest(file: Path) -> list[Request]:
     try:
         entries = tomllib.loads(file.read_text("utf-8"))["class"]
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError) as error:
+    except (ValueError, KeyError, RecursionError, OSError) as error:  # TOML and UTF-8 errors are ValueErrors
         raise WorkloadError(f"{file}: not a workload manifest with [[class]] entries ({error})") from error
+    if not isinstance(entries, list):
+        raise WorkloadError(f"{file}: 'class' is {type(entries).__name__}, not a list of [[class]] entries")
     requests: list[Request] = []
     for i, entry in enumerate(entries):
+        if not isinstance(entry, dict):
+            raise WorkloadError(f"{file}: class entry {i + 1} is {type(entry).__name__}, not a [[class]] table")
         unknown = set(entry) - {"file", "temperature", "top_p", "max_tokens"}
         if "file" not in entry or unknown:
             raise WorkloadError(
@@ -119,8 +145,15 @@ def _read_manifest(file: Path) -> list[Request]:
                 + (f"; unknown: {', '.join(sorted(unknown))}" if unknown else "")
             )
         settings = {k: v for k, v in entry.items() if k != "file"}
+        if not isinstance(entry["file"], str):
+            raise WorkloadError(
+                f"{file}: [[class]] entry {i + 1}: file: a path, this is {type(entry['file']).__name__}"
+            )
         for r in _read_jsonl(file.parent / entry["file"]):
-            requests.append(Request.model_validate(r.model_dump(by_alias=True) | settings))
+            try:
+                requests.append(Request.model_validate(r.model_dump(by_alias=True) | settings))
+            except ValidationError as error:
+                raise WorkloadError(f"{file}: [[class]] entry {i + 1}: {first_problem(error)}") from error
     return requests
 
 
@@ -131,6 +164,8 @@ def _read_jsonl(file: Path) -> list[Request]:
         raise WorkloadError(f"{file}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise WorkloadError(f"{file}: not UTF-8 at byte {error.start}; convert it first (iconv -t UTF-8)") from error
+    except ValueError as error:
+        raise WorkloadError(f"{file}: cannot be read ({error})") from error
     lines = text.split("\n")  # splitlines() would also break at U+2028 inside a string
     return [_parse(file, n, line) for n, line in enumerate(lines, 1) if line.strip()]
 
@@ -140,6 +175,10 @@ def _parse(file: Path, number: int, line: str) -> Request:
         row = json.loads(line)
     except json.JSONDecodeError as error:
         raise WorkloadError(f"{file}:{number}: not JSON ({error.msg} at column {error.colno})") from error
+    except RecursionError as error:
+        raise WorkloadError(f"{file}:{number}: nested too deeply") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise WorkloadError(f"{file}:{number}: {error}") from error
     if not isinstance(row, dict):
         raise WorkloadError(f"{file}:{number}: a request is a JSON object, this is {type(row).__name__}")
     try:
@@ -148,6 +187,22 @@ def _parse(file: Path, number: int, line: str) -> Request:
         known = "prompt or messages, class, temperature, top_p, max_tokens, output"
         hint = f" (a request may hold {known})" if error.errors()[0]["type"] == "extra_forbidden" else ""
         raise WorkloadError(f"{file}:{number}: {first_problem(error)}{hint}") from error
+
+
+def _check_text(value: Any, key: str, depth: int = 0) -> None:
+    """Refuse what cannot be encoded or digested later: lone surrogates, nesting without end."""
+    if depth > _MAX_NESTING:
+        raise ValueError(f"{key!r} is nested too deeply (more than {_MAX_NESTING} levels)")
+    if isinstance(value, str):
+        if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+            raise ValueError(f"{key!r} holds a lone surrogate (half of a character): write the whole character")
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            _check_text(name, key, depth + 1)
+            _check_text(part, key, depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            _check_text(part, key, depth + 1)
 
 
 def first_problem(error: ValidationError) -> str:

@@ -44,8 +44,15 @@ class Checkpoint:
             raise DrafterMismatch(
                 f"{file}: cannot be read ({error.strerror}); give a local checkpoint folder"
             ) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DrafterMismatch(f"{file}: not JSON ({error})") from error
+        if not isinstance(data, dict):
+            raise DrafterMismatch(f"{file}: not a JSON object")
+        if "speculators_config" in data:
+            raise DrafterMismatch(
+                f"{file}: in the speculators format (speculators_config), not supported yet; "
+                "give the head in the plain layout (config.json of the head beside its weights)"
+            )
         return dict(data.get("text_config", data))
 
     @cached_property
@@ -54,6 +61,8 @@ class Checkpoint:
         found: dict[str, TensorEntry] = {}
         for file in sorted(self.path.glob("*.safetensors")):
             found |= _read_header(file)
+        if not found and any(self.path.glob("*.bin")):
+            raise DrafterMismatch(f"{self.path}: weights are .bin; convert to safetensors")
         return found
 
     def integers(self, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -23,6 +23,7 @@ class DraftModelAdapter:
 
     def check(self, drafter: Checkpoint, target: Checkpoint) -> list[str]:
         """Vocabulary size and tokenizer must be equal; a draft bigger than its target is probably swapped."""
+        drafter.config  # noqa: B018  # a format that is not supported is named before its tensors are
         if "fc.weight" in drafter.tensors:
             raise DrafterMismatch(
                 f"{drafter.path}: holds fc.weight, so it is an EAGLE head, not a draft model: name it eagle3=PATH"

@@ -25,8 +25,9 @@ class Eagle3Adapter:
 
     def check(self, drafter: Checkpoint, target: Checkpoint) -> list[str]:
         """The head must be an EAGLE-3 one, for this hidden size and vocabulary, with a usable `d2t`."""
-        _is_eagle3(drafter)
         config, hidden = drafter.config, int(target.config["hidden_size"])
+        _is_eagle3(drafter)
+        _plain_rope(drafter)
         if config.get("vocab_size") != target.config.get("vocab_size"):
             raise DrafterMismatch(
                 f"{drafter.path}: made for a vocabulary of {config.get('vocab_size')}, the target has "
@@ -84,6 +85,21 @@ def _is_eagle3(drafter: Checkpoint) -> None:
         raise DrafterMismatch(
             f"{drafter.path}: {drafter.config['num_hidden_layers']} layers; heads of one layer are supported"
         )
+
+
+def _plain_rope(drafter: Checkpoint) -> None:
+    """The head computes unscaled rotary positions; with scaling it would guess wrong without a word."""
+    for key in ("rope_scaling", "rope_parameters"):
+        rope = drafter.config.get(key)
+        if not rope:
+            continue
+        known = isinstance(rope, dict)
+        kind = rope.get("rope_type", rope.get("type", None if key == "rope_scaling" else "default")) if known else rope
+        if kind != "default":
+            raise DrafterMismatch(
+                f"{drafter.path}: {key} asks for rope scaling ({kind or rope}), which the head's positions are not "
+                f"computed with here: it would accept almost nothing; {INSTEAD}"
+            )
 
 
 def _sizes_fit(drafter: Checkpoint, hidden: int) -> None:

@@ -25,12 +25,15 @@ class _Lazy(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Every error of our own becomes one line on stderr and exit 1; anything else keeps its traceback."""
+        """Our own errors become one line on stderr and exit 1, Ctrl-C exit 130; anything else keeps its traceback."""
         try:
             return super().invoke(ctx)
         except SelectorError as error:
             click.echo(f"selector: {error}", err=True)
             ctx.exit(1)
+        except KeyboardInterrupt:
+            click.echo("selector: interrupted", err=True)
+            ctx.exit(130)
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

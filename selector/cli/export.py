@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from selector.exporters.vllm import export_vllm
+from selector.exporters.vllm import engine_yaml, export_vllm, stale_folders
 from selector.policy import Policy
 from selector.policy_source import read_policy
 
@@ -52,9 +52,7 @@ from selector.policy_source import read_policy
     show_default="off",
     help="Let schedules hold k = 0; inside a speculating engine that is not plain decoding.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, show_default="off", help="Print pools, files and settings as JSON."
-)
+@click.option("--json", "as_json", is_flag=True, show_default="off", help="Print pools, files and settings as JSON.")
 def command(
     policy: str,
     engine: str,
@@ -69,19 +67,24 @@ def command(
     paths = _pairs(model_paths, "--model-path", list(_names(loaded)))
     options = {key: _value(text) for key, text in _pairs(engine_args, "--engine-arg", []).items()}
     files = export_vllm(loaded, out, model_paths=paths, engine_args=options, allow_k0=allow_k0)
+    for folder in stale_folders(loaded, out):
+        click.echo(f"{folder}: of an earlier export; this policy has no such pool", err=True)
     if as_json:
-        pools = {p.name: {"strategy": p.strategy.model_dump(), "schedule": p.schedule} for p in loaded.pools}
-        click.echo(
-            json.dumps({"engine": engine, "out": out, "pools": pools, "files": [str(f) for f in files]})
-        )
+        pools = {
+            p.name: {
+                "strategy": p.strategy.model_dump(),
+                "schedule": p.schedule,
+                "settings": engine_yaml(loaded, p, paths, options, allow_k0=allow_k0),
+            }
+            for p in loaded.pools
+        }
+        click.echo(json.dumps({"engine": engine, "out": out, "pools": pools, "files": [str(f) for f in files]}))
         return
     for file in files:
         click.echo(str(file))
     for file in files:
         if file.name == "engine.yaml":
-            click.echo(
-                f"start: cd {shlex.quote(str(file.parent))} && vllm serve --config engine.yaml", err=True
-            )
+            click.echo(f"start: cd {shlex.quote(str(file.parent))} && vllm serve --config engine.yaml", err=True)
 
 
 def _names(policy: Policy) -> set[str]:

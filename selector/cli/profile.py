@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from selector.cli.progress import ProgressLine
+from selector.cli.progress import ProgressLine, command_line
 from selector.errors import SelectorError
-from selector.profile import write_json
+from selector.profile import check_writable, write_json
 from selector.workload import load_workload
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Duration(click.ParamType[float]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Seconds."""
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
+        match = re.fullmatch(r"([0-9]{1,7}(?:\.[0-9]+)?)([smh]?)", str(value))
         if not match or float(match[1]) <= 0:
             self.fail(f"{value!r}: give a time such as 90s, 5m or 1h", param, ctx)
         return float(match[1]) * _UNITS[match[2] or "s"]
@@ -42,7 +42,7 @@ class Loads(click.ParamType[tuple[int, ...]]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         """Sorted, without repeats; 1 is always among them, since the real cells run there."""
-        if not re.fullmatch(r"\d+(,\d+)*", str(value)) or "0" in str(value).split(","):
+        if not re.fullmatch(r"0*[1-9][0-9]{0,4}(,0*[1-9][0-9]{0,4})*", str(value)):
             self.fail(f"{value!r}: give batch sizes such as 1,2,4,8", param, ctx)
         return tuple(sorted({1, *map(int, str(value).split(","))}))
 
@@ -103,7 +103,13 @@ class Loads(click.ParamType[tuple[int, ...]]):
 )
 @click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
 @click.option("--threads", type=click.IntRange(min=1), default=None, help="Compute threads.  [default: torch's choice]")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of prompt choice, sampling and order.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**31 - 1),
+    default=0,
+    show_default=True,
+    help="Seed of prompt choice, sampling and order.",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -121,13 +127,17 @@ def command(
 
     if resume and fresh:
         raise click.UsageError("--resume and --fresh exclude each other")
+    if options["engine_name"] == "fake" and (model is not None or options["drafters"]):
+        raise click.UsageError("--engine fake is scripted: it takes neither MODEL nor --drafter")
+    if out is not None and not plan_only:
+        check_writable(out)
     progress = ProgressLine()
     workload = load_workload(options["workload"])
     engine = _engine(model, options, progress)
     settings = Settings(
         budget_seconds=options["budget"], k_max=options["max_k"], loads=options["loads"], seed=options["seed"],
         prompts_per_class=options["prompts_per_class"], confirm=not options["no_confirm"],
-        command="selector " + shlex.join(sys.argv[1:]),
+        command=command_line(),
     )  # fmt: skip
     if plan_only:
         run = Measurement(engine, workload, settings)
@@ -136,11 +146,15 @@ def command(
         return
     file = out or Path(f"{engine.target.name}.profile.json")
     journal = file.with_name(file.name.removesuffix(".json") + ".journal.jsonl")
-    if fresh:
-        journal.unlink(missing_ok=True)
+    for wanted in (file, journal):
+        check_writable(wanted)
+    if resume and not journal.exists():
+        progress.say("nothing to resume here, starting afresh")
     try:
-        profile = measure(engine, workload, journal, settings, progress=progress, resume=resume)
+        profile = measure(engine, workload, journal, settings, progress=progress, resume=resume, fresh=fresh)
     except KeyboardInterrupt:
+        if not journal.exists():  # stopped before the first measurement
+            raise
         progress.finish()
         again = shlex.join(a for a in sys.argv[1:] if a != "--fresh")
         click.echo(

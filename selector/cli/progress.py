@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from typing import TextIO
@@ -70,6 +71,11 @@ class ProgressLine:
     def _clear(self) -> None:
         if self.live:
             print("\r\x1b[K", end="", file=self.stream, flush=True)
+
+
+def command_line() -> str:
+    """This call as a person would type it; bytes that are no UTF-8 are written as escapes."""
+    return "selector " + shlex.join(sys.argv[1:]).encode("utf-8", "backslashreplace").decode()
 
 
 def _clock(seconds: float) -> str:

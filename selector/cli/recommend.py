@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from selector.cli.progress import command_line
 from selector.errors import MissingExtra
-from selector.profile import load_profile, write_json
+from selector.profile import check_writable, load_profile, write_json
 
 
 @click.command("recommend")
@@ -55,7 +55,9 @@ from selector.profile import load_profile, write_json
     help="The profile's workload file, for the text classifier.",
 )
 @click.option("--draws", type=click.IntRange(min=20), default=400, show_default=True, help="Joint bootstrap draws.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of draws and searches.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of draws and searches."
+)
 @click.option(
     "--format",
     "form",
@@ -79,9 +81,9 @@ def command(profile: Path, traffic: str | None, form: Any, as_json: bool, out: P
         raise MissingExtra(error.name or "optuna", "tune") from error
     measured = load_profile(profile)
     shares = None if traffic is None else parse_traffic(traffic, measured)
-    line = "selector " + shlex.join(sys.argv[1:])
-    policy = recommend(measured, traffic=shares, command=line, **options)
     target = out or policy_path(profile)
+    check_writable(target)
+    policy = recommend(measured, traffic=shares, command=command_line(), **options)
     write_json(target, policy)
     click.echo(policy.model_dump_json(indent=1) if as_json else render(policy, form))
     where = shlex.quote(str(target))

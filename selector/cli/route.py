@@ -25,9 +25,7 @@ _FIELDS = ("prompt", "messages", "temperature", "top_p", "max_tokens")
     help="Request class or task, instead of classifying the text.",
     show_default="from the text",
 )
-@click.option(
-    "--temperature", type=float, help="Sampling temperature of the request.", show_default="0, greedy"
-)
+@click.option("--temperature", type=float, help="Sampling temperature of the request.", show_default="0, greedy")
 @click.option("--max-tokens", type=int, help="Output limit of the request.", show_default="none")
 @click.option(
     "--json",

@@ -14,7 +14,7 @@ from selector.errors import ExportError
 from selector.exporters.vllm_config import engine_yaml, speculative_config
 from selector.policy import Policy, Pool
 
-__all__ = ["engine_yaml", "export_vllm", "llm_kwargs", "speculative_config"]
+__all__ = ["engine_yaml", "export_vllm", "llm_kwargs", "speculative_config", "stale_folders"]
 
 #: Options of the HTTP server, which `LLM(...)` does not know.
 _SERVER_ONLY = frozenset({
@@ -41,7 +41,7 @@ def export_vllm(
     """
     _check_folders([pool.name for pool in policy.pools])
     written = {
-        pool.name: _files(pool, engine_yaml(policy, pool, model_paths, engine_args, allow_k0=allow_k0))
+        pool.name: _files(policy, pool, engine_yaml(policy, pool, model_paths, engine_args, allow_k0=allow_k0))
         for pool in policy.pools
     }
     paths: list[Path] = []
@@ -58,6 +58,12 @@ def export_vllm(
     return paths
 
 
+def stale_folders(policy: Policy, out_dir: str | Path) -> list[Path]:
+    """Folders in `out_dir` that an earlier export wrote for pools this policy does not have; left as they are."""
+    names = {pool.name for pool in policy.pools}
+    return sorted(f.parent for f in Path(out_dir).glob("*/engine.yaml") if f.parent.name not in names)
+
+
 def llm_kwargs(engine: Mapping[str, Any]) -> dict[str, Any]:
     """The same settings as keywords of `vllm.LLM`; options of the HTTP server are left out."""
     kwargs: dict[str, Any] = {}
@@ -69,13 +75,13 @@ def llm_kwargs(engine: Mapping[str, Any]) -> dict[str, Any]:
     return kwargs
 
 
-def _files(pool: Pool, engine: dict[str, Any]) -> dict[str, str]:
+def _files(policy: Policy, pool: Pool, engine: dict[str, Any]) -> dict[str, str]:
     kwargs = llm_kwargs(engine)
     files = {
         "engine.yaml": _yaml(engine),
         "llm_kwargs.json": _json(kwargs, indent=1) + "\n",
         "serve.py": _python(kwargs),
-        "start.txt": _start(pool, engine),
+        "start.txt": _start(policy, pool, engine),
     }
     if "speculative-config" in engine:
         files["speculative-config.json"] = _json(engine["speculative-config"]) + "\n"
@@ -106,8 +112,9 @@ def _python(kwargs: Mapping[str, Any]) -> str:
     )
 
 
-def _start(pool: Pool, engine: Mapping[str, Any]) -> str:
+def _start(policy: Policy, pool: Pool, engine: Mapping[str, Any]) -> str:
     """Command lines to paste into a shell in this folder."""
+    measured = policy.engine
     words = ["vllm", "serve", str(engine["model"])]
     for option, value in engine.items():
         if option != "model":
@@ -122,7 +129,9 @@ def _start(pool: Pool, engine: Mapping[str, Any]) -> str:
         "Where the vllm command is missing:\n\n"
         "python -m vllm.entrypoints.openai.api_server --config engine.yaml\n\n"
         "Keep --config and its file two words (--config=engine.yaml is ignored), and put no\n"
-        "--speculative-config.… option beside the file (the rest of its mapping would be dropped).\n"
+        "--speculative-config.… option beside the file (the rest of its mapping would be dropped).\n\n"
+        f"Measured on the {measured.name} engine {measured.version} ({measured.device}, {measured.dtype}), not on\n"
+        "vLLM: check the gains there before relying on them.\n"
     )
 
 

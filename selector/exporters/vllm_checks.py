@@ -14,6 +14,7 @@ from selector.policy import Policy, Pool
 #: Architectures that other engines know and vLLM refuses.
 REFUSED_ARCHITECTURES = frozenset({"LlamaForCausalLMEagle"})
 _MAX_HEADER_BYTES = 100_000_000
+_MAX_PATH_BYTES, _MAX_PART_BYTES = 4095, 255
 
 
 def resolve_paths(policy: Policy, model_paths: Mapping[str, str]) -> dict[str, str]:
@@ -33,8 +34,18 @@ def check_path(name: str, path: str) -> None:
         raise ExportError(f"model path of {name!r} is empty: give --model-path '{name}=PATH'")
     if not path.isprintable():  # newline, NUL, other control characters, lone surrogates
         raise ExportError(f"model path of {name!r} holds control characters: {path!r}; rename the folder")
+    if len(path.encode()) > _MAX_PATH_BYTES or any(len(part.encode()) > _MAX_PART_BYTES for part in path.split("/")):
+        raise ExportError(f"model path of {name!r} is longer than a file system takes: {path[:40]}…")
     if path.startswith("-"):
         raise ExportError(f"model path of {name!r} starts with '-', vLLM would read an option: {path!r}; use ./{path}")
+
+
+def _is_file(file: Path) -> bool:
+    """Also False for a path that this machine cannot even look up."""
+    try:
+        return file.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def check_drafter(policy: Policy, pool: Pool, paths: Mapping[str, str]) -> None:
@@ -53,7 +64,7 @@ def check_drafter(policy: Policy, pool: Pool, paths: Mapping[str, str]) -> None:
         raise ExportError(f"drafter {name!r}: vLLM refuses architecture {drafter.architecture}; use an EAGLE-3 head")
     if pool.strategy.method == "eagle3":
         for folder in {Path(drafter.path), Path(paths[name])}:
-            if (folder / "config.json").is_file():
+            if _is_file(folder / "config.json"):
                 _check_head(name, folder, target.vocab_size)
 
 
@@ -116,7 +127,7 @@ def sets_min_p(policy: Policy, paths: Mapping[str, str]) -> bool:
     """Whether the target's generation_config.json, if it is on this machine, makes min_p a server default."""
     for folder in (policy.target.path, paths[policy.target.name]):
         file = Path(folder) / "generation_config.json"
-        if file.is_file() and _read_object(file).get("min_p"):
+        if _is_file(file) and _read_object(file).get("min_p"):
             return True
     return False
 

@@ -105,7 +105,13 @@ def engine_yaml(
     if speculation is not None:
         engine["speculative-config"] = speculation
         engine["per-request-spec-decode-metrics"] = "summary"
+        _check_sampling(extra, pool)
         if sets_min_p(policy, paths):
+            if extra.get("generation-config", "vllm") != "vllm":
+                raise ExportError(
+                    f"pool {pool.name!r}: the target's generation_config.json sets min_p, which vLLM refuses together "
+                    "with speculation; leave generation-config out"
+                )
             # else every request would carry min_p, which vLLM refuses together with speculation
             engine["generation-config"] = "vllm"
     return engine | extra
@@ -125,6 +131,17 @@ def _check_draft_parallel(speculation: dict[str, Any] | None, extra: dict[str, A
     if pool.schedule is not None and extra.get("data-parallel-size", 1) != 1:
         raise ExportError(
             f"pool {pool.name!r}: with data-parallel-size above 1 vLLM ignores the schedule; use a fixed k"
+        )
+
+
+def _check_sampling(extra: Mapping[str, Any], pool: Pool) -> None:
+    """Refuse options whose every request vLLM would turn away from a speculating engine."""
+    if "logits-processors" in extra:
+        raise ExportError(f"pool {pool.name!r}: vLLM refuses logits-processors together with speculation; leave it out")
+    override = extra.get("override-generation-config")
+    if override is not None and "min_p" in (override if isinstance(override, Mapping) else str(override)):
+        raise ExportError(
+            f"pool {pool.name!r}: override-generation-config holds min_p, which vLLM refuses together with speculation"
         )
 
 

@@ -17,6 +17,20 @@ _RESERVED = {
     "per-request-spec-decode-metrics": "it follows from the strategy (vLLM refuses it without speculation)",
     "trust-remote-code": "an exported config never runs a model folder's own code",
 }
+#: Short spellings of vllm serve. They are single-dash options: `tp: 2` in YAML becomes `--tp`, which it does not know.
+_SHORT = {
+    "tp": "tensor-parallel-size", "dp": "data-parallel-size", "pp": "pipeline-parallel-size",
+    "dcp": "decode-context-parallel-size", "pcp": "prefill-context-parallel-size", "dpl": "data-parallel-size-local",
+    "dpn": "data-parallel-rank", "dpr": "data-parallel-start-rank", "dpa": "data-parallel-address",
+    "dpp": "data-parallel-rpc-port", "dpb": "data-parallel-backend", "sc": "speculative-config", "q": "quantization",
+}  # fmt: skip
+_LONGEST_SHORT = 3
+#: Options that are looked at by name: an abbreviation must not slip past.
+_CHECKED = {
+    *_RESERVED, "tensor-parallel-size", "data-parallel-size", "draft-tensor-parallel-size", "max-model-len",
+    "max-num-batched-tokens", "async-scheduling", "logits-processors", "override-generation-config",
+    "generation-config",
+}  # fmt: skip
 
 
 def normalised(engine_args: Mapping[str, Any]) -> dict[str, Any]:
@@ -26,7 +40,11 @@ def normalised(engine_args: Mapping[str, Any]) -> dict[str, Any]:
         key = name.removeprefix("--").replace("_", "-")
         if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
             raise ExportError(f"engine option {name!r}: not an option name of vllm serve")
+        key = _SHORT.get(key, key)
         bare = key.removeprefix("no-")
+        _check_long(name, bare)
+        if isinstance(value, str) and value in ("True", "False", "true", "false"):
+            value = value.lower() == "true"
         if bare in _RESERVED or bare.startswith("spec-"):
             raise ExportError(
                 f"engine option {name!r} cannot be set here: {_RESERVED.get(bare, 'the policy decides it')}"
@@ -44,3 +62,12 @@ def normalised(engine_args: Mapping[str, Any]) -> dict[str, Any]:
             raise ExportError(f"engine option {key.removeprefix('no-')!r} is given twice")
         out[key] = value
     return out
+
+
+def _check_long(name: str, bare: str) -> None:
+    """Refuse short forms: the unknown ones, and the front part of an option that is looked at."""
+    if len(bare) <= _LONGEST_SHORT and bare != "uds":
+        raise ExportError(f"engine option {name!r}: a short form; write the long name that vllm serve --help gives")
+    whole = next((c for c in sorted(_CHECKED) if c.startswith(bare) and bare not in _CHECKED), None)
+    if whole is not None:
+        raise ExportError(f"engine option {name!r}: an abbreviation of {whole!r}; write it in full")

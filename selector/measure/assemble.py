@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from statistics import median
 from typing import Any, TypeVar
@@ -45,7 +45,7 @@ def build_profile(
     journal: Journal, engine: Engine, workload: Workload, *, k_max: int, loads: tuple[int, ...], provenance: Provenance
 ) -> Profile:
     """Everything measured so far as one profile."""
-    prompts = workload.by_class()
+    prompts, requests = workload.by_class(), Counter(r.request_class for r in workload.requests)
     recordings = [
         Recording(
             id=e["id"],
@@ -53,7 +53,7 @@ def build_profile(
             prompt_tokens=len(e["prompt"]),
             output_tokens=len(e["output"]),
             finish=e["finish"],
-            looping=looping(e["output"]),
+            looping=looping(e["output"][:-1] if e["finish"] == "stop" else e["output"]),
         )
         for e in journal.under("recording")
     ]
@@ -63,7 +63,7 @@ def build_profile(
     classes = [
         ClassInfo(
             name=name, task=rs[0].task, temperature=rs[0].temperature, top_p=rs[0].top_p,
-            prompts=measured[name], prompts_available=len(rs),
+            prompts=measured[name], prompts_available=len(rs), requests=requests[name],
         )
         for name, rs in prompts.items()
         if measured[name]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,11 +21,19 @@ class Journal:
     journal holds the owner's process id.
     """
 
-    def __init__(self, path: Path, header: dict[str, Any], *, resume: bool) -> None:
+    def __init__(self, path: Path, header: dict[str, Any], *, resume: bool, fresh: bool = False) -> None:
         self.path, self.lock = path, path.with_suffix(path.suffix + ".lock")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._take_lock()
+        with _told(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with _one_at_a_time(path.parent):
+                self._take_lock()
+            self._open(header, resume, fresh)
+
+    def _open(self, header: dict[str, Any], resume: bool, fresh: bool) -> None:
+        path = self.path
         try:
+            if fresh:  # only now that the lock is ours: the file of a running process is left alone
+                path.unlink(missing_ok=True)
             self.entries: dict[str, dict[str, Any]] = {}
             self.resumed = resume and path.exists()
             if self.resumed:
@@ -46,19 +56,21 @@ class Journal:
                     f.write(str(os.getpid()))
                 return
             except FileExistsError:
-                owner = self.lock.read_text().strip()
-                if owner.isdigit() and _alive(int(owner)):
+                owner = self.lock.read_text("utf-8", "replace").strip()
+                if _alive(owner):
                     raise ProfileError(
-                        f"{self.path}: process {owner} is profiling into it right now; give another --out"
+                        f"{self.path}: process {owner} is profiling into it right now; give another --out "
+                        f"(if that process is not a selector, delete {self.lock})"
                     ) from None
                 self.lock.unlink(missing_ok=True)
+        raise ProfileError(f"{self.lock}: another process took it at the same moment; give another --out")
 
     def _read(self, header: dict[str, Any]) -> None:
         raw = self.path.read_bytes()
         whole = raw[: raw.rfind(b"\n") + 1]
-        lines = [json.loads(line) for line in whole.splitlines()]
+        lines = [self._line(n, line) for n, line in enumerate(whole.split(b"\n")[:-1], 1)]
         if lines:
-            changed = [k for k, v in header.items() if lines[0].get("header", {}).get(k) != v]
+            changed = [k for k, v in header.items() if lines[0]["header"].get(k) != v]
             if changed:
                 raise ProfileError(
                     f"{self.path}: belongs to a run with other settings ({', '.join(changed)} changed); "
@@ -69,10 +81,22 @@ class Journal:
         if len(whole) < len(raw):
             os.truncate(self.path, len(whole))
 
+    def _line(self, number: int, text: bytes) -> dict[str, Any]:
+        """The header in line 1, a key with its data in every other."""
+        try:
+            line: dict[str, Any] = json.loads(text)
+            whole = isinstance(line["header"] if number == 1 else line["data"], dict)
+            if whole and (number == 1 or isinstance(line["key"], str)):
+                return line
+        except (ValueError, KeyError, TypeError, RecursionError):
+            pass
+        raise ProfileError(f"{self.path}:{number}: broken line; use --fresh to begin again, or another --out")
+
     def _append(self, line: dict[str, Any]) -> None:
-        self._file.write(json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with _told(self.path):
+            self._file.write(json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode() + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def __contains__(self, key: str) -> bool:
         return key in self.entries
@@ -95,8 +119,11 @@ class Journal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
-        self.lock.unlink(missing_ok=True)
+        try:
+            with _told(self.path):
+                self._file.close()  # writes what a full disk did not take before
+        finally:
+            self.lock.unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Remove the file: its content stands in the finished profile."""
@@ -104,10 +131,40 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
 
-def _alive(pid: int) -> bool:
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """While one process puts its lock in a dead one's place, no other may do so. Windows goes without."""
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some network folders know no such lock
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """What the disk refuses becomes one line with the file's name."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise ProfileError(f"{path}: cannot be written ({getattr(error, 'strerror', None) or error})") from error
+
+
+def _alive(owner: str) -> bool:
+    """Whether a lock's content is the id of another process that runs."""
+    if not (owner.isascii() and owner.isdigit()) or len(owner) > 10 or int(owner) == 0:
+        return False
+    pid = int(owner)
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True

@@ -115,7 +115,7 @@ def step_cells(engine: Engine, workload: Workload, k_max: int, loads: Sequence[i
     ]
     cells += [StepCell(s, b, far, "greedy") for s in (PLAIN, ngram.with_k(middle)) for b in ends]
     for kind in samplings(workload)[1:]:
-        drafted = [d.with_k(k) for d in drafting for k in (middle, widths[-1])]
+        drafted = [d.with_k(k) for d in drafting for k in few]
         cells += [StepCell(s, b, near, kind) for s in (PLAIN, *drafted) for b in ends]
     return list(dict.fromkeys(cells))
 
@@ -123,8 +123,8 @@ def step_cells(engine: Engine, workload: Workload, k_max: int, loads: Sequence[i
 def contexts(engine: Engine, workload: Workload) -> tuple[int, int]:
     """The workload's middle context (prompt and half the output, a multiple of 64) and one well beyond its longest."""
     lengths = sorted(engine.prompt_tokens(r) + r.max_tokens // 2 for r in workload.requests)
-    near = max(64, round(lengths[len(lengths) // 2] / 64) * 64)
     longest = engine.target.max_model_len - 64
+    near = min(longest, max(64, round(lengths[len(lengths) // 2] / 64) * 64))
     return near, min(longest, max(3 * near, -(-lengths[-1] // 64) * 64))
 
 
@@ -136,16 +136,22 @@ def samplings(workload: Workload) -> list[Sampling]:
 
 
 def make_plan(
-    workload: Workload, cells: Sequence[StepCell], drafters: int, speed: Speed, budget_seconds: float
+    workload: Workload,
+    cells: Sequence[StepCell],
+    drafters: int,
+    speed: Speed,
+    budget_seconds: float,
+    prompts_per_class: int | None = None,
 ) -> Plan:
-    """Fit the budget: acceptance gets 35%, step cost 25%, confirmation what is left."""
+    """Fit the budget: acceptance gets 35% (or what `prompts_per_class` takes), step cost 25%, confirmation the rest."""
     classes = workload.by_class()
     tokens = sum(max(r.max_tokens for r in rs) for rs in classes.values()) / len(classes)
     record = 1.25 * tokens * speed.batch / BATCH_RECORDED  # a quarter more for prompts, padding and early stops
     replay = drafters * 5 * speed.one
     per_prompt = len(classes) * (record + replay)
     available = max(len(rs) for rs in classes.values())
-    prompts = max(MIN_PROMPTS, min(available, int(SHARE_OF_ACCEPTANCE * budget_seconds / per_prompt)))
+    fitting = max(MIN_PROMPTS, int(SHARE_OF_ACCEPTANCE * budget_seconds / per_prompt))
+    prompts = min(available, prompts_per_class or fitting)
     per_row = (speed.batch - speed.one) / (BATCH_RECORDED - 1)
     plain = {b: speed.one + per_row * (b - 1) for b in {c.batch for c in cells}}
     once = sum(STEPS_PER_CELL * plain[c.batch] * (1 + 0.06 * c.strategy.k) for c in cells)

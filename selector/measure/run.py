@@ -71,7 +71,7 @@ class Measurement:
         s = self.settings
         return {
             "workload": self.workload.digest, "target": self.engine.target.config_sha256,
-            "drafters": {n: d.config_sha256 for n, d in self.engine.drafters.items()},
+            "drafters": {n: [d.config_sha256, _changed(d.path)] for n, d in self.engine.drafters.items()},
             "engine": self.engine.info.model_dump(mode="json"), "budget_seconds": s.budget_seconds, "k_max": s.k_max,
             "loads": list(s.loads), "seed": s.seed, "prompts_per_class": s.prompts_per_class, "confirm": s.confirm,
         }  # fmt: skip
@@ -80,15 +80,15 @@ class Measurement:
         """Time two steps and plan; a resumed run keeps the plan it began with."""
         if journal is not None and "plan" in journal:
             return Plan(**journal["plan"])
+        speed, settings = Speed.of(self.engine), self.settings
         plan = make_plan(
-            self.workload, self.cells, len(self.engine.drafters), Speed.of(self.engine), self.settings.budget_seconds
+            self.workload,
+            self.cells,
+            len(self.engine.drafters),
+            speed,
+            settings.budget_seconds,
+            settings.prompts_per_class,
         )
-        if self.settings.prompts_per_class is not None:
-            scale = self.settings.prompts_per_class / plan.prompts_per_class
-            plan = Plan(**{
-                **plan.__dict__, "prompts_per_class": self.settings.prompts_per_class,
-                "record_seconds": plan.record_seconds * scale, "replay_seconds": plan.replay_seconds * scale,
-            })  # fmt: skip
         if journal is not None:
             journal.add("plan", dict(plan.__dict__))
         return plan
@@ -97,6 +97,8 @@ class Measurement:
         """Measure what the journal lacks; raises `MeasurementFailed` when plain decoding itself fails."""
         plan = self.plan(journal)
         self.progress.begin(plan.total_seconds)
+        if "started" not in journal:
+            journal.add("started", {"at": self.started})
         if "hardware" not in journal:
             journal.add("hardware", sample_hardware().model_dump())
         prompts = {
@@ -123,9 +125,11 @@ class Measurement:
     def _stage(self, name: str, journal: Journal) -> Iterator[None]:
         self.progress.stage(name)
         start = time.monotonic()
-        yield
-        count = sum(1 for _ in journal.under(f"stage/{name}"))
-        journal.add(f"stage/{name}/{count}", {"name": name, "seconds": time.monotonic() - start})
+        try:
+            yield
+        finally:  # an interrupted stage has cost its time too
+            count = sum(1 for _ in journal.under(f"stage/{name}"))
+            journal.add(f"stage/{name}/{count}", {"name": name, "seconds": time.monotonic() - start})
 
     def _seconds_to_confirm(self, journal: Journal) -> float:
         """What the budget has left, and at least its share for confirmation, whatever the stages before took."""
@@ -232,7 +236,7 @@ class Measurement:
         provenance = Provenance(
             selector_version=__version__,
             command=self.settings.command or " ".join(sys.argv),
-            started=self.started,
+            started=journal["started"]["at"],
             seconds_by_stage=seconds,
             seed=self.settings.seed,
             budget_seconds=self.settings.budget_seconds,
@@ -257,14 +261,24 @@ def measure(
     *,
     progress: Progress | None = None,
     resume: bool = False,
+    fresh: bool = False,
 ) -> Profile:
-    """Profile an engine on a workload. The journal stays beside the profile until the caller discards it."""
+    """Profile an engine on a workload. The journal stays beside the profile until the caller discards it.
+
+    An unfinished journal is refused unless it is to be continued (`resume`) or thrown away (`fresh`).
+    """
     run = Measurement(engine, workload, settings or Settings(), progress)
-    with Journal(journal_path, run.header(), resume=resume) as journal:
+    with Journal(journal_path, run.header(), resume=resume, fresh=fresh) as journal:
         if journal.resumed:
             count = sum(1 for _ in journal.under("resumed"))
             journal.add(f"resumed/{count}", {"at": run.started})
         return run.run(journal)
+
+
+def _changed(folder: str) -> int:
+    """When a drafter's files last changed (ns): weights trained again must not join the old ones in one profile."""
+    files = Path(folder).glob("*") if Path(folder).is_dir() else ()
+    return max((f.stat().st_mtime_ns for f in files), default=0)
 
 
 def _groups(items: Sequence[tuple[str, Request]], size: int) -> Iterator[Sequence[tuple[str, Request]]]:

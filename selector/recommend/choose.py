@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from selector.policy import Regret
-from selector.recommend.arena import Arena, Mix
+from selector.recommend.arena import Arena, Mix, active
 from selector.recommend.candidates import tied
 from selector.stepcost import Array
 from selector.strategy import PLAIN, Strategy
@@ -40,11 +40,15 @@ def choose(arena: Arena, mix: Mix) -> Choice:
 
     To be chosen a strategy needs a speedup above 1 + band and a 95% low of at least `NEVER_WORSE`.
     """
-    values = {s: arena.value(s, mix) for s in arena.candidates}
+    values = {s: arena.value(s, mix) for s in arena.candidates_for(mix)}
     ties = tied({s: float(v[0]) for s, v in values.items()}, arena.band)
     for strategy in ties:
         wins = values[strategy][0] > 1 + arena.band
-        if strategy != PLAIN and wins and arena.estimate(values[strategy], "composed").low >= NEVER_WORSE:
+        if (
+            strategy != PLAIN
+            and wins
+            and arena.estimate(values[strategy], "composed", classes=active(mix)).low >= NEVER_WORSE
+        ):
             return Choice(strategy, values, tuple(ties))
         if strategy == PLAIN:
             break
@@ -59,8 +63,8 @@ def regret(arena: Arena, choice: Choice) -> Regret:
     stacked = np.stack(list(choice.values.values()))
     lost = 1 - choice.value / stacked.max(axis=0)
     counted = lost[1:] if arena.draws else lost
-    cells = [(c, s) for c in arena.classes for s in arena.candidates]
-    measured = sum(arena.confirmed.has(c, s, arena.load) for c, s in cells)
+    cells = [(c, s) for c in arena.classes for s in choice.values]
+    measured = sum(arena.confirmed.speaks_for_class(c, s, arena.load) for c, s in cells)
     others = [str(n) for n in arena.profile.loads if n != arena.load]
     skipped = [f"{s.what}: {s.reason}" for s in arena.profile.skipped]
     note = [f"loads other than {arena.load}" + (f" (step costs exist for {', '.join(others)})" if others else "")]

@@ -59,6 +59,18 @@ class Confirmed:
         """
         return self._factors.get((request_class, strategy, load))
 
+    def coverage(self, request_class: str, strategy: Strategy, load: int) -> tuple[int, float]:
+        """Prompts of the class that ran in the cell, and their share of all its prompts."""
+        ran = len(self._common(request_class, strategy, load))
+        return ran, ran / self._acceptances.prompts[request_class]
+
+    def speaks_for_class(self, request_class: str, strategy: Strategy, load: int) -> bool:
+        """Whether enough of the class ran to call the cell measured: half of its prompts, or five."""
+        if strategy != PLAIN and self.factor(request_class, strategy, load) is None:
+            return False
+        ran, share = self.coverage(request_class, strategy, load)
+        return share >= 0.5 or ran >= 5
+
     def _compare(self, request_class: str, strategy: Strategy, load: int) -> Array:
         """Ratios of total seconds per output token: a sampled output's length is chance, greedy arms write the same."""
         ids = self._common(request_class, strategy, load)

@@ -21,6 +21,9 @@ from selector.recommend.traffic import traffic_shares
 from selector.stepcost import StepCosts
 from selector.strategy import Strategy
 
+#: Fewer prompts of a class than this say little: a bootstrap of so few is too narrow.
+FEW_PROMPTS = 5
+
 
 def recommend(
     profile: Profile,
@@ -93,9 +96,10 @@ def _check(profile: Profile, load: int, max_pools: int) -> None:
     if not profile.recordings:
         raise MeasurementFailed("no prompt was decoded in this profile: profile again, or resume it")
     if not min(profile.loads) <= load <= max(profile.loads):
-        spoken = ", ".join(map(str, profile.loads))
+        known = [str(n) for n in profile.loads]
         raise NotMeasured(
-            f"load {load} was not measured (measured: {spoken}): profile again with --loads {spoken},{load}"
+            f"load {load} was not measured (measured: {', '.join(known)}):"
+            f" profile again with --loads {','.join([*known, str(load)])}"
         )
     if max_pools < 1:
         raise NotMeasured(f"max_pools is {max_pools}: at least one pool is needed")
@@ -136,7 +140,10 @@ def _classes(arena: Arena, adopted: Plan, pools: list[Pool], shares: dict[str, f
 
 def _fallback(arena: Arena, adopted: Plan, pools: list[Pool], shares: dict[str, float]) -> str:
     """Where an unknown request goes: the pool whose strategy does best on the whole traffic."""
-    values = [float(arena.value(g.choice.strategy, shares)[0]) for g in adopted.groups]
+    every = arena.candidates_for(shares)
+    values = [
+        float(arena.value(g.choice.strategy, shares)[0]) if g.choice.strategy in every else 0.0 for g in adopted.groups
+    ]
     return pools[values.index(max(values))].name
 
 
@@ -152,7 +159,16 @@ def _gain(arena: Arena, shares: dict[str, float], adopted: Plan, running: Mappin
 
 
 def _doubts(arena: Arena) -> list[str]:
-    out = []
+    engine = arena.profile.engine
+    if engine.name in ("reference", "fake"):
+        out = [
+            f"step costs and gains were measured on the {engine.name} engine; vLLM's own step costs differ:"
+            " check the exported config against a plain server before relying on the gain"
+        ]
+    else:
+        out = [f"step costs and gains were measured on {engine.name} {engine.version}"]
+    few = [c for c in arena.classes if arena.acceptances.prompts[c] < FEW_PROMPTS]
+    out += [f"class {c} has {arena.acceptances.prompts[c]} prompts: its interval is too narrow to trust" for c in few]
     if not arena.confirmed.checks:
         out.append("composition was not checked by any confirmed cell: its error is not in the intervals")
     if not arena.profile.provenance.complete:

@@ -11,6 +11,9 @@ from selector.recommend.choose import Choice, choose
 from selector.stepcost import Array, StepCosts
 from selector.strategy import PLAIN, Strategy
 
+#: How the reason of a class begins that its pool makes slower than plain decoding.
+SLOWER = "slower than plain decoding"
+
 
 def decide_class(
     arena: Arena, request_class: str, share: float, pool: str, strategy: Strategy, mix: Mix, traffic: Mix
@@ -45,7 +48,7 @@ def _break_even(arena: Arena, strategy: Strategy, request_class: str) -> float:
     """T(k) / T0: tokens a step must emit to pay for itself."""
     alone = {request_class: 1.0}
     own, plain = (arena.times(s, alone).step[request_class][0] for s in (strategy, PLAIN))
-    return float(own / plain)
+    return float(own / plain)  # corrected by what was confirmed, as the speedup is
 
 
 def _without_loops(arena: Arena, strategy: Strategy, request_class: str, speedup: float) -> float | None:
@@ -77,17 +80,23 @@ def _reason(arena: Arena, request_class: str, strategy: Strategy, own: Choice, s
     tau = arena.times(shown, {request_class: 1.0}).tau[request_class]
     need = _break_even(arena, shown, request_class)
     facts = f"{shown.label} emits {tau:.2f} tokens per step and needs {need:.2f} to break even"
+    alone = rivals.get(shown, 1.0)
+    if (tau - need) * (alone - 1) < 0:
+        facts += f" in its steps, {alone:.2f}x with prefill"
+    if strategy != PLAIN and speedup < min(0.995, 1 - arena.class_noise):
+        facts = f"{SLOWER} here ({speedup:.2f}x): {facts}"
     if strategy == PLAIN:
         lead = "plain decoding is not beaten for certain" if own.strategy == PLAIN else "this pool decodes plainly"
         return f"{lead}: {facts} ({rivals[shown]:.2f}x)"
     if own.strategy == PLAIN:
-        return f"{facts}; alone this class would decode plainly"
+        alone_here = f"{facts}; on a server of its own {alone:.2f}x, not for certain better than plain decoding"
+        return alone_here + (f" ({speedup:.2f}x beside the other classes)" if abs(speedup - alone) > 0.005 else "")
     if own.strategy == strategy:
         others = [s.label for s in own.ties if s != strategy]
         return facts + (f"; ties with {', '.join(others)}" if others else "")
     better = float(own.value[0]) / speedup - 1
     return (
-        f"{facts}; {own.strategy.label} would be {better:.1%} faster for it"
+        f"{facts}; {own.strategy.label} on a server of its own would be {better:.1%} faster for it"
         if better > arena.band
         else f"{facts}; ties with its own best, {own.strategy.label}"
     )

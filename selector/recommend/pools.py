@@ -69,8 +69,10 @@ def plan(arena: Arena, traffic: Mix, pools: int, seed: int) -> Plan:
 
 
 def _pure(arena: Arena, strategy: Strategy, request_class: str, share: float) -> float:
-    """Cost of a class served alone."""
+    """Cost of a class served alone; infinite where it cannot be composed."""
     alone = {request_class: share}
+    if strategy not in arena.candidates_for(alone):
+        return math.inf
     return float(arena.cost(strategy, alone, alone)[0])
 
 

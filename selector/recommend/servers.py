@@ -21,10 +21,7 @@ def servers(arena: Arena, adopted: Plan, seed: int) -> tuple[list[Pool], list[st
     for i, (name, g) in enumerate(zip(names([g.choice.strategy for g in adopted.groups]), adopted.groups, strict=True)):
         strategy, ranges, slower = schedule(arena, g.choice.strategy, g.mix, seed)
         if slower:
-            notes.append(
-                f"pool {name}: plain decoding is faster at batch {', '.join(map(str, slower))}; keep this pool"
-                f" at load {arena.load} or below, or ask again with --load {slower[-1]}"
-            )
+            notes.append(slower_note(name, slower, arena.load))
         drafter = profile.drafters.get(strategy.drafter or "")
         kv = profile.target.kv_bytes_per_token + (drafter.kv_bytes_per_token if drafter else 0)
         pools.append(
@@ -43,6 +40,16 @@ def servers(arena: Arena, adopted: Plan, seed: int) -> tuple[list[Pool], list[st
             )
         )
     return pools, notes
+
+
+def slower_note(name: str, slower: list[int], load: int) -> str:
+    """Which batches decode faster plainly, and where to keep the pool because of it."""
+    below, above = [b for b in slower if b < load], [b for b in slower if b > load]
+    keep = f"at load {load} or below" if above and not below else f"at load {load} or above" if not above else ""
+    return (
+        f"pool {name}: plain decoding is faster at batch {', '.join(map(str, slower))}; keep this pool"
+        f" {keep or f'at load {load}'}, or ask again with --load {slower[-1]}"
+    )
 
 
 def _engine_seconds(arena: Arena, group: Group) -> float:

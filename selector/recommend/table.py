@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from selector.policy import ClassDecision, Estimate, Policy, Pool, PoolPlan
+from selector.recommend.decisions import SLOWER
 from selector.strategy import Strategy
 
 _GAINS = {"throughput": "requests/s", "latency": "request speed"}
@@ -46,9 +47,10 @@ def _headline(policy: Policy) -> list[str]:
     r = policy.regret
     error = "not checked" if r.composition_error is None else f"error where checked: {r.composition_error:.1%}"
     which = "" if len(policy.pools) == 1 else "the one-server answer is "
+    strategies = max(1, r.cells_considered // max(1, len(policy.classes)))  # each is a cell in every class
     lines.append(
-        f"{which}within {max(r.p95, 0.001):.1%} of the best of {r.cells_considered} cells considered (95%);"
-        f" {r.cells_measured} of them measured, the rest composed ({error})"
+        f"{which}within {max(r.p95, 0.001):.1%} of the best of {strategies} strategies considered (95%);"
+        f" {r.cells_measured} of their {r.cells_considered} cells measured, the rest composed ({error})"
     )
     return lines
 
@@ -80,7 +82,7 @@ def _row(c: ClassDecision, policy: Policy) -> tuple[str, ...]:
     given = f"{c.speedup.value:.2f}x"
     if len(policy.pools) > 1:
         given += f" ({c.pool})"
-    if c.speedup.value < 1 - policy.aa_noise and c.speedup.value < 0.995:
+    if c.reason.startswith(SLOWER):
         given += "  slower"
     speedup = "1.00x" if c.own_best.k == 0 else f"{best.value:.2f}x [{best.low:.2f}, {best.high:.2f}]"
     others = [t for t in c.tie_set if t != c.own_best.label]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from selector.errors import NotMeasured, WorkloadError
@@ -41,10 +42,10 @@ def traffic_shares(
 ) -> tuple[dict[str, float], str]:
     """Share per class (sums to 1), and a sentence saying where the shares come from.
 
-    Without `traffic`: as in the workload. A task name that is no class is split among the task's classes by prompts.
+    Without `traffic`: as in the workload. A task name that is no class is split among the task's classes by requests.
     """
     infos = {c.name: c for c in profile.classes if c.name in classes}
-    counts = {name: float(info.prompts_available) for name, info in infos.items()}
+    counts = {n: float(i.prompts_available if i.requests is None else i.requests) for n, i in infos.items()}
     if traffic is None:
         return _normalised(counts), "traffic shares as in the workload (change them with --traffic)"
     shares = dict.fromkeys(classes, 0.0)
@@ -64,6 +65,6 @@ def traffic_shares(
 
 def _normalised(shares: Mapping[str, float]) -> dict[str, float]:
     total = sum(shares.values())
-    if total <= 0:
-        raise WorkloadError("the traffic shares add up to 0")
+    if not 0 < total < math.inf:
+        raise WorkloadError(f"the traffic shares add up to {total:g}")
     return {c: s / total for c, s in shares.items()}

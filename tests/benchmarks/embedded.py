@@ -87,7 +87,7 @@ def confirmed(profile: Profile) -> Iterator[str]:
         plain = next(c for c in cells if c.request_class == cell.request_class and c.strategy == PLAIN)
         real, made = _rate(cell), _composed(profile, cell)
         speedup, guess = real / _rate(plain, cell), made / _composed(profile, plain, cell)
-        errors.append(abs(made / real - 1))
+        errors.append(made / real - 1)
         if cell.strategy != PLAIN:
             ratios.append(abs(guess / speedup - 1))
             losses += speedup < 1
@@ -98,8 +98,9 @@ def confirmed(profile: Profile) -> Iterator[str]:
             f"{made / real - 1:+.1%} | {speedup:.2f}x | {guess:.2f}x | {_spread(cell):.1%} |"
         )
     yield (
-        f"\nMean absolute error: tokens/s {sum(errors) / len(errors):.1%} over {len(errors)} cells "
-        f"(worst {max(errors):.1%}); speedup {sum(ratios) / len(ratios):.1%} over {len(ratios)} cells "
+        f"\nMean absolute error: tokens/s {sum(map(abs, errors)) / len(errors):.1%} over {len(errors)} cells "
+        f"(signed mean {sum(errors) / len(errors):+.1%}, worst {max(errors, key=abs):+.1%}); "
+        f"speedup {sum(ratios) / len(ratios):.1%} over {len(ratios)} cells "
         f"(worst {max(ratios):.1%}). {losses} of {len(ratios)} confirmed strategies lost to plain decoding. "
         f"A/A noise band of plain against plain: +-{profile.aa_noise:.1%}."
     )
@@ -159,7 +160,7 @@ def reasons(profile: Profile) -> Iterator[str]:
         for family in arena.acceptances.families:
             own = [s for s in arena.candidates if s.family == family]
             best: Strategy = max(own, key=lambda s: float(arena.value(s, mix)[0]))
-            value = arena.speedup(best, arena.value(best, mix), [name])
+            value = arena.speedup(best, arena.value(best, mix), mix)
             times, plain = arena.composer.times(best, mix, 1), arena.composer.times(PLAIN, mix, 1)
             cost = float(times.step[name][0] / plain.step[name][0])
             label = f"{best.family} k={best.k}"

@@ -88,7 +88,7 @@ def fake_profile(
             )
             replays += [_replay(r.digest, name, f, engine.replay(g, f)) for f in families]
     kinds = {sampling_kind(r.temperature, r.top_p) for r in requests}
-    k_max = max((f.k for f in families), default=0)
+    k_max = max((f.k for f in families), default=1)
     strategies = [PLAIN, *(f.with_k(k) for f in families for k in range(1, f.k + 1))]
     steps = [
         StepCost(
@@ -265,7 +265,7 @@ def table_profile(
         workload="table",
         workload_sha256="0" * 64,
         classes=tuple(classes),
-        k_max=max((r.k_max for r in replays), default=0),
+        k_max=max((r.k_max for r in replays), default=1),
         loads=tuple(sorted({b for arms in speeds.values() for by_load in arms.values() for b in by_load})),
         recordings=tuple(recordings),
         replays=tuple(replays),

@@ -51,6 +51,10 @@ def test_a_fitting_head_passes(tmp_path: Path) -> None:
         ({"midlayer.self_attn.q_proj.weight": None}, {}, "not in the EAGLE-3 layout"),
         ({}, {"eagle_aux_hidden_state_layer_ids": [2, 9, 30]}, "the target has 8"),
         ({}, {"num_hidden_layers": 2}, "heads of one layer"),
+        ({}, {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "asks for rope scaling (llama3)"),
+        ({}, {"rope_scaling": {"type": "linear", "factor": 2.0}}, "asks for rope scaling (linear)"),
+        ({}, {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "asks for rope scaling (yarn)"),
+        ({}, {"speculators_config": {}}, "speculators format (speculators_config), not supported yet"),
     ],
 )
 def test_a_head_that_does_not_fit_is_refused(
@@ -60,6 +64,19 @@ def test_a_head_that_does_not_fit_is_refused(
     message = refused("eagle3", head, checkpoints.target(tmp_path / "t"))
     assert said in message
     assert str(head) in message
+
+
+def test_unscaled_rope_in_either_spelling_passes(tmp_path: Path) -> None:
+    rope = {"rope_scaling": None, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+    head, target = checkpoints.head(tmp_path / "h", **rope), checkpoints.target(tmp_path / "t")
+    assert adapter("eagle3").check(Checkpoint(head), Checkpoint(target)) == []
+
+
+@pytest.mark.parametrize("method", ["eagle3", "draft_model"])
+def test_bin_weights_are_named(tmp_path: Path, method: str) -> None:
+    head = checkpoints.head(tmp_path / "h")
+    (head / "model.safetensors").rename(head / "pytorch_model.bin")
+    assert "weights are .bin; convert to safetensors" in refused(method, head, checkpoints.target(tmp_path / "t"))
 
 
 def test_a_draft_model_of_another_vocabulary_is_refused_with_both_sizes(tmp_path: Path) -> None:

@@ -8,14 +8,16 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from selector.cli import main
 from selector.engines.fake import FakeEngine
+from selector.errors import PolicyError, ProfileError, SelectorError
 from selector.policy import load_policy, parse_policy
-from selector.profile import Profile, load_profile
+from selector.profile import Profile, load_profile, write_json
 from tests.unit import policies
 
 ROOT = Path(__file__).parents[2]
@@ -61,6 +63,12 @@ def test_help_exits_0(command: Sequence[str], flag: str) -> None:
         "profile --unknown",
         "profile --budget soon",
         "profile --loads 0,1",
+        "profile --loads 00",
+        "profile --loads 1,000",
+        "profile --seed -1",
+        "profile m --engine fake",
+        "profile --engine fake --drafter eagle3=x",
+        "recommend x --seed -1",
         "profile --max-k 0",
         "profile --resume --fresh",
         "profile --engine nonsense",
@@ -160,7 +168,106 @@ def test_ctrl_c_keeps_what_was_measured_and_says_how_to_go_on(monkeypatch: pytes
     assert load_profile("fake-target.profile.json").provenance.interruptions == 1
 
 
-def _interrupt(*_: object, **__: object) -> Sequence[float]:
+@pytest.mark.parametrize("out", ["", ".", "folder", "file/x.json", "n" * 300, "pipe", "/proc/none/x.json"])
+def test_an_output_that_cannot_be_written_is_refused_before_any_work(
+    monkeypatch: pytest.MonkeyPatch, profile: Path, out: str
+) -> None:
+    Path("folder").mkdir()
+    Path("file").touch()
+    os.mkfifo("pipe")
+    monkeypatch.setattr(FakeEngine, "__init__", _interrupt)
+    monkeypatch.setattr("selector.recommend.recommend", _interrupt)
+    for line in ([*PROFILE, "--out", out], ["recommend", profile, "--out", out]):
+        done = run(*line)
+        assert (done.exit_code, len(done.stderr.splitlines())) == (1, 1)
+        assert "selector: " in done.stderr
+    assert sorted(p.name for p in Path().iterdir()) == ["file", "folder", "pipe"]
+
+
+def test_a_failed_write_leaves_no_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(SelectorError, match=r"x\.json: cannot be written \(No space left on device\)"):
+        write_json("x.json", policies.policy())
+    assert list(Path().iterdir()) == []
+
+
+def test_ctrl_c_while_the_model_loads_or_anywhere_is_one_line(monkeypatch: pytest.MonkeyPatch, policy: Path) -> None:
+    monkeypatch.setattr(FakeEngine, "__init__", _interrupt)
+    monkeypatch.setattr("selector.router.Router.load", _interrupt)
+    for line in (PROFILE, ["route", policy, "text"]):
+        done = run(*line)
+        assert (done.exit_code, done.stdout, done.stderr) == (130, "", "selector: interrupted\n")
+
+
+def test_nothing_to_resume_is_said_and_measured_afresh() -> None:
+    done = run(*PROFILE, "--resume", "--json")
+    assert done.exit_code == 0
+    assert done.stderr.startswith("nothing to resume here, starting afresh\n")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("loads", []),
+        ("loads.0", 0),
+        ("k_max", 0),
+        ("step_costs.0.step_seconds", []),
+        ("prefill_costs.0.prefill_seconds", []),
+        ("replays.0.accepted", "12A"),
+        ("replays.0.accepted", "1-"),
+    ],
+)
+def test_an_impossible_profile_is_refused_with_the_key(profile: Path, path: str, value: object) -> None:
+    data = json.loads(profile.read_text("utf-8"))
+    _put(data, path, value)
+    Path("bad.json").write_text(json.dumps(data), "utf-8")
+    with pytest.raises(ProfileError, match=f"bad.json: {path}: "):
+        load_profile("bad.json")
+
+
+def test_a_replay_of_a_drafter_that_is_not_there_is_refused_with_the_key(profile: Path) -> None:
+    data = json.loads(profile.read_text("utf-8"))
+    data["replays"][0]["family"] = "eagle3 lost-head"
+    Path("bad.json").write_text(json.dumps(data), "utf-8")
+    with pytest.raises(ProfileError, match=r"replays\.0\.family uses drafter 'lost-head'"):
+        load_profile("bad.json")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("load", 0),
+        ("pools.0.max_context_tokens", 0),
+        ("classes.0.num_speculative_tokens", 129),
+        ("classes.0.top_p", 0),
+        ("pools.0.max_batch", 0),
+        ("pools.0.max_batch", 1_000_001),
+        ("pools.0.expected_batch", 0),
+        ("pools.0.server_share", 1.1),
+        ("pools.0.traffic_share", -0.1),
+        ("classes.0.traffic_share", 2),
+        ("classes.0.looping_share", -1),
+        ("speedup.low", 99),
+    ],
+)
+def test_an_impossible_policy_is_refused_with_the_key(path: str, value: object) -> None:
+    data = policies.policy().model_dump(mode="json")
+    _put(data, path, value)
+    with pytest.raises(PolicyError, match=f"policy: {path.removesuffix('.low')}: "):
+        parse_policy(data)
+
+
+def _put(data: Any, path: str, value: object) -> None:
+    *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    for part in parents:
+        data = data[part]
+    data[last] = value
+
+
+def _interrupt(*_: object, **__: object) -> Any:
     raise KeyboardInterrupt
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from selector.cli.export import command as export
@@ -107,9 +108,29 @@ def test_export_prints_the_files_and_how_to_start(file: str, tmp_path: Path) -> 
     assert done.stderr.count("vllm serve --config engine.yaml") == 3
 
 
+def test_folders_of_pools_that_are_gone_are_named_and_kept(file: str, tmp_path: Path) -> None:
+    old = tmp_path / "d" / "old" / "engine.yaml"
+    old.parent.mkdir(parents=True)
+    old.touch()
+    done = run_export(file, "--out", str(tmp_path / "d"))
+    assert f"{old.parent}: of an earlier export; this policy has no such pool" in done.stderr
+    assert done.stderr.count("earlier export") == 1
+    assert old.is_file()
+
+
+@pytest.mark.parametrize("name", ["my-head", policies.TARGET])
+@pytest.mark.parametrize("path", ["x" * 5000, "x" * 300, "x/" * 2500])
+def test_an_endless_model_path_is_an_export_error(file: str, tmp_path: Path, name: str, path: str) -> None:
+    error = run_export(file, "--out", str(tmp_path / "d"), "--model-path", f"{name}={path}").exception
+    assert isinstance(error, ExportError)
+    assert "longer than a file system takes" in str(error)
+
+
 def test_export_json(file: str, tmp_path: Path) -> None:
     printed = json.loads(run_export(file, "--out", str(tmp_path / "d"), "--json").stdout)
     assert list(printed["pools"]) == ["lookup", "spec", "plain"]
+    written = yaml.safe_load((tmp_path / "d" / "spec" / "engine.yaml").read_text("utf-8"))
+    assert printed["pools"]["spec"]["settings"] == written
     assert all(Path(f).is_file() for f in printed["files"])
 
 

@@ -87,8 +87,11 @@ def test_only_prompts_that_every_family_replayed_are_compared(profile: Profile) 
 def test_a_family_missing_for_a_class_is_named(profile: Profile) -> None:
     kept = tuple(r for r in profile.replays if (r.request_class, r.family) != ("edit", EAGLE.family))
     acceptances = Acceptances(profile.model_copy(update={"replays": kept}))
-    assert EAGLE.family not in acceptances.families
     assert acceptances.incomplete == [f"{EAGLE.family}: not replayed for edit"]
+    other = next(c for c in acceptances.prompts if c != "edit")
+    assert acceptances.counts(EAGLE, other).steps.all()  # the other classes keep it
+    with pytest.raises(NotMeasured, match="not replayed for edit"):
+        acceptances.counts(EAGLE, "edit")
 
 
 def test_a_replay_of_another_length_is_refused(profile: Profile) -> None:

@@ -99,8 +99,9 @@ def test_the_readme_main_command_fits_together(tmp_path: Path, monkeypatch: pyte
 def test_the_readme_test_command_is_what_ci_reads() -> None:
     (block,) = blocks(between("tests"), "sh")
     lines = block.splitlines()
-    assert lines[1].endswith("pip install -c constraints.txt -e '.[test]'")
-    assert lines[-2:] == [".venv/bin/pytest", ".venv/bin/pytest -m embedded"]
+    assert lines[1].removesuffix(" &&").endswith("pip install -c constraints.txt -e '.[test]'")
+    assert all(line.endswith("&&") for line in lines[:-1])
+    assert lines[-2:] == [".venv/bin/pytest &&", ".venv/bin/pytest -m embedded"]
     assert "<!-- tests:begin -->" in (ROOT / ".ci" / "run").read_text("utf-8")
 
 

@@ -107,7 +107,7 @@ def test_an_earlier_speculation_file_goes_when_the_pool_turns_plain(tmp_path: Pa
 
 
 @given(
-    path=st.text(st.characters(exclude_categories=["C"]), min_size=1).filter(
+    path=st.text(st.characters(exclude_categories=["C"]), min_size=1, max_size=60).filter(
         lambda p: p.isprintable() and p.strip() and not p.startswith("-")
     )
 )
@@ -246,6 +246,15 @@ def test_a_draft_model_of_another_vocabulary_is_refused() -> None:
         ({"seed": 1, "--seed": 2}, "given twice"),
         ({"enforce-eager": True, "no_enforce_eager": True}, "given twice"),
         ({"max-num-batched-tokens": 2048}, r"2048 is below 2088 = max_batch 8 x \(k 4 \+ 1\)"),
+        ({"logits-processors": ["x:Y"]}, "logits-processors together with speculation"),
+        ({"override-generation-config": {"min_p": 0.1}}, "holds min_p"),
+        ({"override-generation-config": '{"min_p": 0.1}'}, "holds min_p"),
+        ({"sc": {"method": "ngram"}}, "the policy decides it"),
+        ({"tp": 4, "tensor-parallel-size": 4}, "given twice"),
+        ({"tp": 4, "draft-tensor-parallel-size": 2}, "2: vLLM takes 1 or the target's 4"),
+        ({"O": 3}, "not an option name"),
+        ({"cc": 3}, "a short form"),
+        ({"max-num-seq": 4}, "an abbreviation of 'max-num-seqs'"),
         ({"max-model-len": 100}, "contexts need 2048"),
         ({"max-model-len": 9000}, "models allow 8192"),
         ({"tensor-parallel-size": 4, "draft-tensor-parallel-size": 2}, "2: vLLM takes 1 or the target's 4"),
@@ -266,6 +275,22 @@ def test_options_that_do_not_go_with_the_strategy_are_refused() -> None:
     policy, pool = policies.one_pool(policies.pool(schedule=[[1, 8, 2]]))
     with pytest.raises(ExportError, match="ignores the schedule"):
         engine_yaml(policy, pool, engine_args={"data-parallel-size": 2})
+
+
+def test_short_options_are_read_as_the_long_ones_and_truth_as_a_boolean() -> None:
+    policy, pool = policies.one_pool(policies.pool(schedule=[[1, 8, 2]]))
+    with pytest.raises(ExportError, match="ignores the schedule"):
+        engine_yaml(policy, pool, engine_args={"dp": 2})
+    engine = engine_yaml(policy, pool, engine_args={"tp": 2, "enforce-eager": "True", "async-scheduling": "false"})
+    assert (engine["tensor-parallel-size"], engine["enforce-eager"]) == (2, True)
+    assert engine["no-async-scheduling"] is True
+
+
+def test_start_txt_says_where_the_policy_was_measured(tmp_path: Path) -> None:
+    text = (_export(tmp_path, policies.pool()) / "start.txt").read_text("utf-8")
+    engine = policies.policy().engine
+    assert f"Measured on the {engine.name} engine {engine.version}" in text
+    assert "check the gains there" in text
 
 
 def test_draft_tensor_parallel_size_goes_into_the_speculation() -> None:
@@ -323,6 +348,8 @@ def test_min_p_in_the_targets_defaults_is_switched_off_where_pools_speculate(tmp
     paths = {policies.TARGET: str(tmp_path)}
     assert engine_yaml(policy, policy.pool("spec"), paths)["generation-config"] == "vllm"
     assert "generation-config" not in engine_yaml(policy, policy.pool("plain"), paths)
+    with pytest.raises(ExportError, match=r"sets min_p.*leave generation-config out"):
+        engine_yaml(policy, policy.pool("spec"), paths, {"generation-config": "auto"})
 
 
 def test_an_output_folder_that_cannot_be_made_says_so(tmp_path: Path) -> None:

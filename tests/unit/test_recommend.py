@@ -3,17 +3,21 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from selector.cli.recommend import command
 from selector.engines.fake import FakeClass, FakeCost, FakeEngine
-from selector.errors import MeasurementFailed, NotMeasured, WorkloadError
+from selector.errors import MeasurementFailed, NotMeasured, PolicyError, WorkloadError
 from selector.policy import Policy, load_policy
-from selector.profile import Profile, write_json
+from selector.profile import ConfirmedCell, Profile, load_profile, write_json
 from selector.recommend import parse_traffic, recommend, render
+from selector.recommend.arena import Arena
 from selector.recommend.candidates import simplicity, tied
+from selector.recommend.current import read_current
 from selector.recommend.schedule import Grid, as_ranges, best_ranges
+from selector.recommend.servers import slower_note
 from selector.strategy import PLAIN, Strategy
 from selector.workload import Workload
 from tests.unit.fake_profiles import (
@@ -176,7 +180,7 @@ def test_a_few_confirmed_prompts_are_carried_to_the_whole_class() -> None:
     engine = FakeEngine(cost=FakeCost(noise=0.0))
     requests = fake_requests(["edit"], 12)
     plain, few = (
-        recommend(fake_profile(engine, requests, confirm=cells, confirm_prompts=3), draws=50).classes[0]
+        recommend(fake_profile(engine, requests, confirm=cells, confirm_prompts=6), draws=50).classes[0]
         for cells in ([], [("edit", NGRAM)])
     )
     assert few.own_best_speedup.basis == "measured"
@@ -347,3 +351,210 @@ def test_command_prints_the_table_and_writes_the_policy(measured: Profile, tmp_p
         command, [str(file), "--format", "md", "--draws", "50", "--traffic", "edit=1"], catch_exceptions=False
     )
     assert "| edit | 100% |" in md.stdout
+
+
+@pytest.mark.parametrize("load", [1, 8])
+def test_every_family_is_considered_at_every_k_for_every_class(load: int) -> None:
+    """Sampled kinds are measured at few widths: this must not cost a strategy the other classes, or this one."""
+    file = Path(__file__).parents[2] / "profiles" / "recorded" / "smollm2-135m-2cores.profile.json"
+    arena = Arena(load_profile(file), "throughput", load, 10, 0)
+    families = {
+        f: {s.k for s in arena.candidates_for(arena.classes) if s.family == f} for f in arena.acceptances.families
+    }
+    assert len(families) >= 4
+    assert all(ks == set(range(1, 9)) for ks in families.values())
+
+
+def test_a_strategy_is_dropped_only_for_the_class_that_cannot_compose_it() -> None:
+    arms = {"none": {1: 10.0}, "eagle3 k=1": {1: 14.0}, "eagle3 k=2": {1: 20.0}}
+    profile = table_profile({"code": arms, "talk": arms})
+    rows = tuple(r for r in profile.step_costs if (r.sampling, r.drafted) != ("greedy", 2))
+    p = recommend(profile.model_copy(update={"step_costs": rows}), draws=50)
+    by_class = {c.request_class: c for c in p.classes}
+    assert p.pools[0].strategy.k == 1
+    assert by_class["code"].own_best.k == 1
+    assert by_class["talk"].own_best.k == 2
+    assert any("k=2 for code" in n and "2 drafted tokens" in n for n in p.regret.not_considered)
+    assert "of the best of 2 strategies" in render(p)
+    assert p.regret.cells_considered == 4
+
+
+def test_one_confirmed_prompt_of_many_is_no_measurement() -> None:
+    requests = fake_requests(["edit"], 20)
+    one, many = (
+        recommend(
+            fake_profile(FakeEngine(seed=3), requests, confirm=[("edit", NGRAM)], confirm_prompts=n), draws=200
+        ).classes[0]
+        for n in (1, 20)
+    )
+    assert one.own_best_speedup.basis == "composed, checked"
+    assert many.own_best_speedup.basis == "measured"
+
+
+def test_a_cell_that_ran_little_keeps_the_error_of_composition() -> None:
+    profile = fake_profile(
+        FakeEngine(seed=3), fake_requests(["edit"], 20), confirm=[("edit", NGRAM)], confirm_prompts=1, aa_noise=0.0
+    )
+    runs = {c.strategy: c.runs for c in profile.confirmed}
+    slow = tuple(r.model_copy(update={"decode_seconds": r.decode_seconds * 1.5}) for r in runs[NGRAM])
+    cell = ConfirmedCell(request_class="edit", strategy=NGRAM, load=1, runs=slow)
+    plain = next(c for c in profile.confirmed if c.strategy == PLAIN)
+    raw, arena = (
+        Arena(profile.model_copy(update={"confirmed": c}), "throughput", 1, 400, 0) for c in ((), (plain, cell))
+    )
+    shift = np.log(arena.value(NGRAM, {"edit": 1.0}) / raw.value(NGRAM, {"edit": 1.0}))
+    error = arena.confirmed.checks[0].error
+    assert arena.confirmed.rms > 0.2
+    assert 0.49 < shift[0] / error < 0.8  # one prompt counts half, its family the rest
+    assert np.std(shift[1:]) > 0.8 * arena.confirmed.rms * (1 - 1 / 20) ** 0.5
+
+
+def test_noise_of_one_class_is_that_of_fewer_runs(measured: Profile) -> None:
+    second = tuple(c.model_copy(update={"arm": "aa"}) for c in measured.confirmed if c.strategy == PLAIN)
+    noisy = measured.model_copy(update={"aa_noise": 0.1})
+    few, pooled = (
+        Arena(noisy.model_copy(update={"confirmed": (*noisy.confirmed, *arms)}), "throughput", 1, 400, 0)
+        for arms in (second, ())
+    )
+    ones = np.ones(401)
+    assert few.estimate(ones, "composed", classes=1).high > pooled.estimate(ones, "composed", classes=1).high + 0.02
+    assert few.estimate(ones, "composed", classes=4) == pooled.estimate(ones, "composed", classes=4)
+    assert few.band == pooled.band == 0.1
+
+
+def test_slower_needs_more_than_one_class_s_noise() -> None:
+    profile = table_profile({c: {"none": {1: 20.0}, "eagle3 k=3": {1: v}} for c, v in {"a": 40.0, "b": 18.4}.items()})
+    cells = tuple(
+        ConfirmedCell(request_class=c, strategy=PLAIN, load=1, arm="aa", runs=fake_profile(
+            FakeEngine(), fake_requests(["x"], 1), families=(), loads=(1,), confirm=[("x", PLAIN)]).confirmed[0].runs)
+        for c in "ab"
+    )  # fmt: skip
+    for noise, slower in ((0.05, True), (0.07, False)):  # 7% of two classes are 9.9% of one
+        p = recommend(profile.model_copy(update={"aa_noise": noise, "confirmed": cells}), draws=50)
+        assert p.pools[0].strategy.k == 3
+        assert ("slower" in render(p)) == slower
+
+
+def test_notes_say_where_it_was_measured_and_what_is_thin(measured: Profile) -> None:
+    notes = recommend(measured, draws=20).notes
+    assert any("measured on the fake engine; vLLM's own step costs differ" in n for n in notes)
+    assert not any("too narrow" in n for n in notes)
+    other = recommend(table_profile(LOAD_TIED, prompts=4), draws=20).notes
+    assert any("measured on table 1" in n for n in other)
+    assert any("class code has 4 prompts: its interval is too narrow" in n for n in other)
+
+
+SCHEDULE = {
+    "method": "eagle3", "model": "fake-head", "num_speculative_tokens": 5,
+    "num_speculative_tokens_per_batch_size": [[1, 1, 6], [3, 4, 2], [7, 7, 1]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("load", "k"), [(1, 5), (2, 5), (3, 2), (4, 2), (6, 2), (7, 1), (8, 1)])
+def test_a_current_schedule_is_looked_up_at_the_load(measured: Profile, tmp_path: Path, load: int, k: int) -> None:
+    file = tmp_path / "now.json"
+    file.write_text(json.dumps({"model": "x", "speculative_config": SCHEDULE}))
+    assert read_current(file, measured, load)[""] == EAGLE.with_k(k)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model: x\nspec-method: eagle3\nspec-model: fake-head\nspec-tokens: 3\n",
+        "spec_method: eagle3\nspec_model: fake-head\nspec_tokens: 3\n",
+        "speculative-config.method: eagle3\nspeculative-config.model: fake-head\n"
+        "speculative_config.num-speculative-tokens: 3\n",
+    ],
+)
+def test_other_spellings_of_the_current_strategy_are_read(measured: Profile, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "now.yaml"
+    file.write_text(text)
+    assert read_current(file, measured, 1)[""] == EAGLE.with_k(3)
+
+
+@pytest.mark.parametrize("text", ["model: x", "max-num-seqs: 8", "speculative_config: null"])
+def test_a_configuration_without_speculation_is_plain(measured: Profile, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "now.yaml"
+    file.write_text(text)
+    assert read_current(file, measured, 1) == {"": PLAIN}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: CI\njobs: {}", "neither a policy nor"),
+        ("when: 2026-13-45", "neither YAML nor JSON"),
+        ("[" * 5000, "neither YAML nor JSON"),
+        ("model: x\nspeculative_config: '" + "[" * 100000 + "'", "not JSON"),
+        ("a: [1\nb: }", "neither YAML nor JSON"),
+        ("model: x\nspec-rate: 3", "spec-rate cannot be read"),
+        ("spec-method: ngram\nspeculative-config: {method: ngram}", "more than one way"),
+        ("speculative-config: [1]", "no table"),
+        ("num_speculative_tokens: 3\nnum_speculative_tokens_per_batch_size: [[1, 2]]", "no list of"),
+    ],
+)
+def test_what_cannot_be_current_is_refused_in_one_line(
+    measured: Profile, tmp_path: Path, text: str, message: str
+) -> None:
+    file = tmp_path / "now.yaml"
+    file.write_text(text)
+    with pytest.raises(PolicyError, match=message) as caught:
+        read_current(file, measured, 1)
+    assert "\n" not in str(caught.value)
+
+
+def test_shares_that_add_up_to_infinity_are_refused(measured: Profile) -> None:
+    with pytest.raises(WorkloadError, match="add up to inf"):
+        recommend(measured, traffic=parse_traffic("chat=1e308,code=1e308", measured), draws=20)
+
+
+def test_the_loads_to_profile_again_can_be_pasted(measured: Profile) -> None:
+    with pytest.raises(NotMeasured, match=r"profile again with --loads 1,2,4,8,9$"):
+        recommend(measured, load=9)
+
+
+def test_default_traffic_counts_repeated_prompts(measured: Profile) -> None:
+    infos = tuple(c.model_copy(update={"requests": 36 if c.name == "edit" else None}) for c in measured.classes)
+    p = recommend(measured.model_copy(update={"classes": infos}), draws=20)
+    assert {c.request_class: c.traffic_share for c in p.classes}["edit"] == pytest.approx(0.5)
+
+
+def test_break_even_agrees_with_the_corrected_speedup(measured: Profile) -> None:
+    """A cell measured faster than composed must not be said to miss its break-even beside a speedup above 1."""
+    cells = tuple(
+        c if c.strategy == PLAIN else c.model_copy(update={"runs": tuple(
+            r.model_copy(update={"decode_seconds": r.decode_seconds * 1.6}) for r in c.runs)})
+        for c in measured.confirmed
+    )  # fmt: skip
+    for confirmed in (measured.confirmed, cells):
+        arena = Arena(measured.model_copy(update={"confirmed": confirmed}), "throughput", 1, 10, 0)
+        for name, s in (("code", EAGLE.with_k(3)), ("edit", NGRAM)):
+            times, floor = (arena.times(x, {name: 1.0}) for x in (s, PLAIN))
+            need = times.step[name][0] / floor.step[name][0]
+            assert times.tau[name] / need == pytest.approx(arena.value(s, {name: 1.0})[0], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("slower", "said"), [([4, 8], "at load 2 or below"), ([1], "at load 2 or above"), ([1, 8], "at load 2, or ask")]
+)
+def test_where_plain_decoding_is_faster_the_advice_fits(slower: list[int], said: str) -> None:
+    assert said in slower_note("p", slower, 2)
+
+
+def test_a_family_replayed_for_some_classes_stays_a_candidate_for_those(measured: Profile) -> None:
+    kept = tuple(r for r in measured.replays if (r.request_class, r.family) != ("chat", NGRAM.family))
+    p = recommend(measured.model_copy(update={"replays": kept}), draws=20)
+    best = {c.request_class: c.own_best.method for c in p.classes}
+    assert best["edit"] == "ngram"
+    assert best["chat"] != "ngram"
+    assert p.pools[0].strategy.method != "ngram"  # one server has to run what every class can be composed with
+    assert any("not replayed for chat" in n for n in p.regret.not_considered)
+
+
+def test_one_class_with_all_the_traffic_is_judged_as_one_class(measured: Profile) -> None:
+    second = tuple(c.model_copy(update={"arm": "aa"}) for c in measured.confirmed if c.strategy == PLAIN)
+    noisy = measured.model_copy(update={"aa_noise": 0.05, "confirmed": (*measured.confirmed, *second)})
+    p = recommend(noisy, traffic={"edit": 1.0}, draws=100)
+    edit = next(c for c in p.classes if c.request_class == "edit")
+    assert p.pools[0].strategy == edit.own_best
+    assert p.speedup.high - p.speedup.low == pytest.approx(edit.own_best_speedup.high - edit.own_best_speedup.low)

@@ -52,6 +52,13 @@ def router(classifier: Classifier) -> Router:
     return Router(policies.policy(classifier=classifier.model_copy(update={"min_confidence": 0.5})))
 
 
+def test_the_fallback_reports_its_pools_k_at_the_policys_load() -> None:
+    policy, pool = policies.one_pool(policies.pool(schedule=[[1, 2, 4], [3, 8, 1]]))
+    for load in (1, 4):
+        decision = Router(policy.model_copy(update={"load": load})).route(request_class="lost")
+        assert decision.num_speculative_tokens == pool.k_at(load)
+
+
 def test_a_named_class_gets_its_pool_and_the_others_as_fallbacks(router: Router) -> None:
     assert router.route(request_class="code") == Decision(
         request_class="code",

@@ -7,7 +7,7 @@ from selector.engines.fake import FakeCost, FakeEngine
 from selector.errors import NotMeasured
 from selector.profile import Profile, StepCost
 from selector.stepcost import StepCosts, hat_weights
-from selector.strategy import PLAIN
+from selector.strategy import PLAIN, Method
 from tests.unit.fake_profiles import EAGLE, NGRAM, fake_profile, fake_requests
 
 EXACT = FakeCost(noise=0.0)
@@ -119,3 +119,43 @@ def test_one_prefill_point_scales_with_the_prompt() -> None:
 def test_ngram_shares_one_step_cost_over_windows(profile: Profile) -> None:
     assert NGRAM.drafter is None
     assert StepCosts(profile).has_plain
+
+
+_SAMPLED: tuple[tuple[Method, str | None, tuple[int, ...]], ...] = (
+    ("none", None, (0,)),
+    ("eagle3", "fake-head", (4, 6)),
+)
+
+
+@pytest.mark.parametrize(("drafted", "batch", "flagged"), [(4, 1, False), (6, 8, False), (2, 1, True), (3, 8, True)])
+def test_sampled_widths_that_were_not_measured_add_the_nearest_width_s_extra(
+    profile: Profile, drafted: int, batch: int, flagged: bool
+) -> None:
+    extra = 0.003
+    rows = [
+        StepCost(
+            method=m, drafter=d, drafted=k, batch=b, context=128, sampling="temperature",
+            step_seconds=(EXACT.step(m, k, b, 128, "greedy") + b * extra,),
+        )
+        for m, d, ks in _SAMPLED
+        for k in ks
+        for b in (1, 8)
+    ]  # fmt: skip
+    costs = StepCosts(profile.model_copy(update={"step_costs": (*profile.step_costs, *rows)}))
+    cost = costs.step_seconds("eagle3", "fake-head", drafted, batch, 128, "temperature")
+    assert cost.seconds[0] == pytest.approx(EXACT.step("eagle3", drafted, batch, 128, "greedy") + batch * extra)
+    assert cost.extrapolated is flagged
+
+
+@pytest.mark.parametrize(("batch", "flagged"), [(1, True), (2, False), (8, True)])
+def test_a_sampled_batch_that_was_not_measured_scales_the_nearest_one_s_extra(
+    profile: Profile, batch: int, flagged: bool
+) -> None:
+    row = StepCost(
+        method="eagle3", drafter="fake-head", drafted=4, batch=2, context=128, sampling="temperature",
+        step_seconds=(EXACT.step("eagle3", 4, 2, 128, "greedy") + 0.002,),
+    )  # fmt: skip
+    costs = StepCosts(profile.model_copy(update={"step_costs": (*profile.step_costs, row)}))
+    cost = costs.step_seconds("eagle3", "fake-head", 4, batch, 128, "temperature")
+    assert cost.seconds[0] == pytest.approx(EXACT.step("eagle3", 4, batch, 128, "greedy") + 0.001 * batch)
+    assert cost.extrapolated is flagged

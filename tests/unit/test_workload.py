@@ -44,6 +44,12 @@ def test_a_line_separator_inside_a_prompt_does_not_split_it(tmp_path: Path) -> N
         ('{"prompt":"a","max_tokens":0}', "w.jsonl:1: max_tokens: "),
         ('{"prompt":["token","ids?"]}', "w.jsonl:1: prompt: "),
         ('{"prompt":"a","temperature":-1}', "w.jsonl:1: temperature: "),
+        ('{"prompt":"kept"}\n{"messages":' + "[" * 100_000, "w.jsonl:2: nested too deeply"),
+        ('{"messages":[{"role":"user","content":' + "[" * 80 + "]" * 80 + "}]}", "'messages' is nested too deeply"),
+        ('{"prompt":"a","max_tokens":' + "9" * 5000 + "}", "w.jsonl:1: Exceeds the limit"),
+        ('{"prompt":"\\ud800"}', "w.jsonl:1: 'prompt' holds a lone surrogate"),
+        ('{"messages":[{"role":"user","content":"\\ud800"}]}', "w.jsonl:1: 'messages' holds a lone surrogate"),
+        ('{"prompt":"a","class":"\\udfff"}', "w.jsonl:1: class: "),
         ("", "no usable request in it"),
         ("\n\n", "no usable request in it"),
     ],
@@ -73,6 +79,33 @@ def test_a_manifest_gives_files_sampling_and_refuses_unknown_keys(tmp_path: Path
     assert list(workload.by_class()) == ["chat", "chat, t=0.8, top_p=0.9"]
     with pytest.raises(WorkloadError, match="unknown: temprature"):
         load_workload(written(tmp_path, '[[class]]\nfile = "chat.jsonl"\ntemprature = 1\n', "m.toml"))
+
+
+@pytest.mark.parametrize(
+    ("manifest", "said"),
+    [
+        ("class = 5", "'class' is int, not a list"),
+        ("class = [1]", "class entry 1 is int, not a"),
+        ("[[class]]\nfile = 5", "entry 1: file: a path, this is int"),
+        ('[[class]]\nfile = "a.jsonl"\n[[class]]\nfile = "a.jsonl"\ntemperature = 9', "entry 2: temperature: "),
+        ('[[class]]\nfile = "a\\u0000"', "cannot be read"),
+        ("class = " + "[" * 100_000, "not a workload manifest"),
+        ("class = " + "9" * 5000, "not a workload manifest"),
+    ],
+)
+def test_a_bad_manifest_entry_is_named(tmp_path: Path, manifest: str, said: str) -> None:
+    written(tmp_path, '{"prompt":"x"}', "a.jsonl")
+    with pytest.raises(WorkloadError) as caught:
+        load_workload(written(tmp_path, manifest, "m.toml"))
+    assert said in str(caught.value)
+
+
+def test_two_classes_that_print_the_same_name_are_refused(tmp_path: Path) -> None:
+    rows = '{"prompt":"x","class":"chat, t=0.8"}\n{"prompt":"y","class":"chat","temperature":0.8}'
+    with pytest.raises(WorkloadError, match=r"two different classes print as 'chat, t=0\.8'"):
+        load_workload(written(tmp_path, rows))
+    rows = '{"prompt":"x","class":"chat","top_p":0.5}\n{"prompt":"y","class":"chat"}'  # greedy: top_p changes nothing
+    assert list(load_workload(written(tmp_path, rows)).by_class()) == ["chat"]
 
 
 def test_repeated_prompts_count_once() -> None:

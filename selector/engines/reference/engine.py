@@ -153,7 +153,7 @@ class ReferenceEngine:
             k=strategy.k,
             max_tokens=self._limit(request, strategy.k),
             stop_ids=self.stop_ids,
-            sampler=self._sampler(request.temperature, request.top_p, seed),
+            sampler=self._sampler(request.temperature, request.top_p, _own_seed(request, seed)),
         )
 
     def record(self, requests: Sequence[Request], *, seed: int) -> list[Generation]:
@@ -162,7 +162,7 @@ class ReferenceEngine:
             self.model,
             [self.prompt_ids(r) for r in requests],
             [self._limit(r, 0) for r in requests],
-            [self._sampler(r.temperature, r.top_p, seed + int(r.digest[:8], 16)) for r in requests],
+            [self._sampler(r.temperature, r.top_p, _own_seed(r, seed)) for r in requests],
             self.stop_ids,
         )
 
@@ -242,6 +242,11 @@ class _FixedWidth(NgramDrafter):
         """The lookup's cost and the wanted width."""
         super().draft(k)
         return torch.ones((self.tokens.shape[0], self.k), dtype=torch.long)
+
+
+def _own_seed(request: Request, seed: int) -> int:
+    """Every prompt draws from a stream of its own, the same one in every run with this seed."""
+    return seed + int(request.digest[:8], 16)
 
 
 def _count(shape: tuple[int, ...]) -> int:

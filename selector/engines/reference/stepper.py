@@ -70,6 +70,8 @@ class Stepper:
         if self.drafter:
             self.drafter.prefill(prompt, aux)
             self.drafter.commit(self.last, None if aux is None else aux[:, -1:])
+        if prompt.device.type == "cuda":
+            torch.cuda.synchronize(prompt.device)  # the drafter's prefill is still under way, and is part of this
         return first
 
     @torch.inference_mode()
