@@ -23,9 +23,10 @@ pytestmark = pytest.mark.embedded
 
 @pytest.fixture(scope="module")
 def prompts() -> list[Request]:
-    """One prompt of each greedy class."""
+    """One prompt of each greedy class, 64 tokens; the long form is `tests/benchmarks/lossless.py`."""
     classes = load_workload().by_class()
-    return [pick_prompts(rs, 1, seed=3)[0] for rs in classes.values() if rs[0].temperature == 0]
+    picked = [pick_prompts(rs, 1, seed=3)[0] for rs in classes.values() if rs[0].temperature == 0]
+    return [r.model_copy(update={"max_tokens": 64}) for r in picked]
 
 
 @pytest.fixture(scope="module")
