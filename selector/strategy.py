@@ -10,6 +10,9 @@ Method = Literal["none", "ngram", "draft_model", "eagle3"]
 METHODS: tuple[Method, ...] = ("none", "ngram", "draft_model", "eagle3")
 #: Methods whose proposals come from a model with weights of its own.
 MODEL_METHODS: frozenset[str] = frozenset({"draft_model", "eagle3"})
+#: How a model drafter's tokens are chosen for sampled requests; greedy requests are always drafted for greedily.
+DraftSampleMethod = Literal["greedy", "probabilistic"]
+_PROBABILISTIC = " probabilistic"
 
 
 class Frozen(BaseModel):
@@ -22,7 +25,8 @@ class Strategy(Frozen):
     """One way to decode: how tokens are proposed and how many per step (k).
 
     `drafter` names an entry of the profile's or policy's `drafters`; `lookup_min`/`lookup_max` are the n-gram
-    window (tokens, inclusive). `none` is plain decoding, k = 0.
+    window (tokens, inclusive). `none` is plain decoding, k = 0. `draft_sample_method`: a sampled request's drafts are
+    the drafter's likeliest tokens (`greedy`), or drawn from its distribution at the request's temperature.
     """
 
     method: Method
@@ -30,6 +34,7 @@ class Strategy(Frozen):
     num_speculative_tokens: Annotated[int, Field(ge=0, le=128)] = 0
     lookup_min: Annotated[int, Field(ge=1)] | None = None
     lookup_max: Annotated[int, Field(ge=1)] | None = None
+    draft_sample_method: DraftSampleMethod = "greedy"
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -40,6 +45,8 @@ class Strategy(Frozen):
             raise ValueError(
                 f"method {self.method!r} with drafter = {self.drafter!r}: model drafters need a name, others take none"
             )
+        if self.draft_sample_method != "greedy" and self.method not in MODEL_METHODS:
+            raise ValueError(f"method {self.method!r} draws no drafts: draft_sample_method must be 'greedy'")
         window = (self.lookup_min, self.lookup_max)
         if (self.method == "ngram") != (None not in window):
             raise ValueError(
@@ -55,11 +62,16 @@ class Strategy(Frozen):
         return self.num_speculative_tokens
 
     @property
-    def family(self) -> str:
-        """The strategy without k: what acceptance is recorded by, e.g. `ngram 2..4` or `eagle3 my-head`."""
+    def proposer(self) -> str:
+        """What proposes, whatever k and however drafts are chosen, e.g. `ngram 2..4` or `eagle3 my-head`."""
         if self.method == "ngram":
             return f"ngram {self.lookup_min}..{self.lookup_max}"
         return self.method if self.drafter is None else f"{self.method} {self.drafter}"
+
+    @property
+    def family(self) -> str:
+        """The strategy without k: what acceptance is recorded by, e.g. `eagle3 my-head probabilistic`."""
+        return self.proposer + (_PROBABILISTIC if self.draft_sample_method == "probabilistic" else "")
 
     @property
     def label(self) -> str:
@@ -67,6 +79,7 @@ class Strategy(Frozen):
         if self.method == "none":
             return "none"
         head = self.family if self.method == "ngram" else self.method
+        head += _PROBABILISTIC if self.draft_sample_method == "probabilistic" else ""
         return f"{head} k={self.k}"
 
     def with_k(self, k: int) -> Strategy:
@@ -75,3 +88,8 @@ class Strategy(Frozen):
 
 
 PLAIN = Strategy(method="none")
+
+
+def greedy_family(family: str) -> str:
+    """The family with greedy drafts: the same on greedy requests, where nothing is drawn."""
+    return family.removesuffix(_PROBABILISTIC)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,9 +11,54 @@ from selector.adapters.checkpoint import Checkpoint
 from selector.strategy import Method, Strategy
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
     from selector.engines.reference.model import DecoderModel
+
+
+@dataclass(frozen=True)
+class DraftSampling:
+    """How drafts are drawn when they are not the drafter's best guess: its softmax at the request's temperature.
+
+    Neither top-p nor top-k touches the drafts, as in vLLM: that costs acceptance, never exactness.
+    """
+
+    temperature: float
+    generator: Generator
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """Proposals. tokens: (batch, n), int64; q: (batch, n, vocabulary), what each was drawn from; None: greedy."""
+
+    tokens: Tensor
+    q: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class SampledRecording:
+    """What replaying sampled drafts needs to know of a recording of n output tokens.
+
+    `temperature` of the request; `p`: (n,), the probability under which the target emitted each token, top-p and all;
+    `u`: (n - 1, k) uniform numbers, one for each draft that could be made.
+    """
+
+    temperature: float
+    p: Tensor
+    u: Tensor
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One plain output to replay on. tokens: (prompt + n,); aux: (prompt + n, taps * hidden), or None.
+
+    `sampled` None replays greedy drafts: accepted where they equal the recording, whatever its temperature.
+    """
+
+    tokens: Tensor
+    prompt_length: int
+    aux: Tensor | None = None
+    sampled: SampledRecording | None = None
 
 
 class Drafter(Protocol):
@@ -33,16 +79,14 @@ class Drafter(Protocol):
     def commit(self, tokens: Tensor, aux: Tensor | None) -> None:
         """Take in emitted tokens; `aux` belongs to the positions just before each of them."""
 
-    def draft(self, k: int) -> Tensor:
-        """Greedy proposals (batch, at most k) behind the committed tokens."""
+    def draft(self, k: int, sampling: DraftSampling | None = None) -> Drafts:
+        """At most k proposals a row behind the committed tokens; greedy without `sampling`."""
 
     def pretend(self, length: int) -> None:
         """For timing: behave as if `length` tokens a row had been committed; what they are does not matter."""
 
-    def replay(
-        self, tokens: Tensor, prompt_length: int, aux: Tensor | None, k: int
-    ) -> tuple[list[int], list[int] | None]:
-        """Accepted and proposed counts at positions 1..n-1 of a recording; `tokens`: (prompt + n,), see `walks`."""
+    def replay(self, recording: Recording, k: int) -> tuple[list[int], list[int] | None]:
+        """Accepted and proposed counts at positions 1..n-1 of a recording; see `walks`."""
 
 
 class Adapter(Protocol):

@@ -1,7 +1,8 @@
 """Branch-mask replay: drafts from every recorded position in one masked pass per depth.
 
 Each branch starts at a recorded position, sees the recorded prefix up to there and its own earlier drafts, and is
-dropped once a draft differs from the recording, so the passes get shorter as they get deeper.
+dropped once a draft is not accepted, so the passes get shorter as they get deeper. An accepted draft is the recorded
+token (see `accepts`), so what survives is always the recording itself.
 """
 
 from __future__ import annotations
@@ -9,41 +10,42 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from selector.adapters.base import Recording
+
 
 class Branches:
     """Bookkeeping of the living branches; positions count from the start of the recording.
 
-    roots: (branches,) index of the last known token; `past`: cache entries of the recording (columns 0..past-1).
+    `past`: cache entries of the recording (columns 0..past-1); `lag`: how far the drafter's positions stay behind.
     """
 
-    def __init__(self, tokens: Tensor, prompt_length: int, past: int, lag: int = 0) -> None:
-        outputs = len(tokens) - prompt_length
-        self.recorded = tokens
-        device = tokens.device
-        self.roots = torch.arange(prompt_length, prompt_length + outputs - 1, device=device)
-        self.alive = torch.arange(outputs - 1, device=device)
-        self.accepted = [0] * (outputs - 1)
+    def __init__(self, recording: Recording, past: int, lag: int = 0) -> None:
+        self.recording = recording
+        first, total, device = recording.prompt_length, len(recording.tokens), recording.tokens.device
+        #: Index of the last known token of each branch, living or not: output tokens 1..n-1 are to be drafted.
+        self.roots = torch.arange(first, total - 1, device=device)
+        self.alive = torch.arange(total - 1 - first, device=device)
+        self.accepted = [0] * len(self.roots)
         self.depth = 0
-        self.past, self.lag = past, lag
-        self.width = past
-        self.own = torch.zeros((outputs - 1, 0), dtype=torch.long, device=device)
+        self.past, self.lag, self.width = past, lag, past
+        self.own = torch.zeros((len(self.roots), 0), dtype=torch.long, device=device)
         self.tokens = torch.zeros(0, dtype=torch.long, device=device)
 
-    def advance(self, drafts: Tensor) -> bool:
+    def advance(self, logits: Tensor) -> bool:
         """Score the drafts of the living branches, drop the wrong ones; True while any branch lives.
 
-        Afterwards `tokens` holds the surviving drafts, to be fed at `positions` under `mask`.
+        `logits`: (living, vocabulary) of the drafter. Afterwards `tokens` holds the surviving drafts, to be fed at
+        `positions` under `mask`; `kept` says which of the living they were.
         """
-        truth_at = self.roots[self.alive] + 1 + self.depth
-        inside = truth_at < len(self.recorded)
-        right = inside & (self.recorded[truth_at.clamp(max=len(self.recorded) - 1)] == drafts)
-        for i in self.alive[right].tolist():
+        self.kept, truth = accepts(
+            self.recording, logits, self.roots[self.alive] + 1 + self.depth, self.alive, self.depth
+        )
+        self.alive, self.tokens = self.alive[self.kept], truth[self.kept]
+        for i in self.alive.tolist():
             self.accepted[i] += 1
-        self.kept = right
-        self.alive, self.tokens = self.alive[right], drafts[right]
         self.depth += 1
-        columns = torch.arange(self.width, self.width + len(self.alive), device=drafts.device)
-        self.own = torch.cat([self.own[right], columns[:, None]], 1)
+        columns = torch.arange(self.width, self.width + len(self.alive), device=logits.device)
+        self.own = torch.cat([self.own[self.kept], columns[:, None]], 1)
         self.width += len(self.alive)
         return len(self.alive) > 0
 
@@ -61,3 +63,20 @@ class Branches:
         allowed.scatter_(1, self.own, True)
         mask = torch.zeros(allowed.shape, dtype=dtype, device=device)
         return mask.masked_fill_(~allowed, float("-inf"))[None, None]
+
+
+def accepts(recording: Recording, logits: Tensor, at: Tensor, branch: Tensor, depth: int) -> tuple[Tensor, Tensor]:
+    """Whether each branch's draft number `depth` gets its recorded token through, and that token.
+
+    logits: (branches, vocabulary); at: (branches,) index of the recorded token; branch: (branches,) its row of `u`.
+    Greedy drafts get through where they equal the recording. Of sampled ones the recorded token x gets through with
+    probability min(1, q(x) / p(x)): given that the rejection rule (Leviathan et al. 2023) emitted x, which it does
+    with probability p(x), that is the chance that x was a draft, drawn and accepted with probability min(p(x), q(x)).
+    """
+    inside = at < len(recording.tokens)
+    at = at.clamp(max=len(recording.tokens) - 1)
+    truth, sampled = recording.tokens[at], recording.sampled
+    if sampled is None:
+        return inside & (logits.argmax(-1) == truth), truth
+    q = torch.softmax(logits.float() / sampled.temperature, -1).gather(-1, truth[:, None])[:, 0]
+    return inside & (sampled.u[branch, depth] * sampled.p[at - recording.prompt_length] < q), truth

@@ -8,8 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from selector.adapters.base import Drafts, DraftSampling, Recording
 from selector.adapters.branches import Branches
 from selector.engines.reference.model import DecoderModel
+from selector.engines.reference.sampling import choose, side_by_side
 
 
 class ModelDrafter:
@@ -40,14 +42,14 @@ class ModelDrafter:
         self.cache.crop_to(self.in_cache)
 
     @torch.inference_mode()
-    def draft(self, k: int) -> Tensor:
-        """k greedy tokens: first the tokens not yet seen, then each draft in turn."""
+    def draft(self, k: int, sampling: DraftSampling | None = None) -> Drafts:
+        """k tokens: first the tokens not yet seen are fed, then each draft in turn."""
         fresh, drafts = self.committed[:, self.in_cache :], []
         for _ in range(k):
             logits, _ = self.model.forward(fresh, self.cache, keep=1)
-            fresh = logits[:, -1:].argmax(-1)
-            drafts.append(fresh)
-        return torch.cat(drafts, 1)
+            drafts.append(choose(logits[:, -1], sampling))
+            fresh = drafts[-1].tokens
+        return side_by_side(drafts)
 
     def pretend(self, length: int) -> None:
         """All but the last token is in the cache already, as after a step without a full acceptance."""
@@ -56,17 +58,15 @@ class ModelDrafter:
         self.cache.crop_to(self.in_cache)
 
     @torch.inference_mode()
-    def replay(
-        self, tokens: Tensor, prompt_length: int, aux: Tensor | None, k: int
-    ) -> tuple[list[int], list[int] | None]:
+    def replay(self, recording: Recording, k: int) -> tuple[list[int], list[int] | None]:
         """All positions at once: one causal pass, then one masked pass per further draft (`adapters.branches`)."""
-        total = len(tokens)
-        cache = self.model.new_cache(1, total + (total - prompt_length) * (k - 1))
-        logits, _ = self.model.forward(tokens[None, : total - 1], cache)
-        branches = Branches(tokens, prompt_length, past=total - 1)
-        drafts = logits[0, branches.roots].argmax(-1)
-        while branches.advance(drafts) and branches.depth < k:
+        known = len(recording.tokens) - 1
+        cache = self.model.new_cache(1, known + (known - recording.prompt_length) * (k - 1))
+        logits, _ = self.model.forward(recording.tokens[None, :known], cache)
+        branches = Branches(recording, past=known)
+        scores = logits[0, branches.roots]
+        while branches.advance(scores) and branches.depth < k:
             mask = branches.mask(self.model.dtype)
-            out, _ = self.model.forward(branches.tokens[None], cache, positions=branches.positions[None], mask=mask)
-            drafts = out[0].argmax(-1)
+            logits, _ = self.model.forward(branches.tokens[None], cache, positions=branches.positions[None], mask=mask)
+            scores = logits[0]
         return branches.accepted, None

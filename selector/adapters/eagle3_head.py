@@ -48,7 +48,7 @@ class _Layer(nn.Module):
 
 
 class Eagle3Head(nn.Module):
-    """`step` returns the hidden states that the next draft continues from; `greedy` turns them into target ids."""
+    """`step` returns the hidden states that the next draft continues from; `logits` scores target ids."""
 
     target_ids: Tensor | None
 
@@ -67,6 +67,7 @@ class Eagle3Head(nn.Module):
         self.fc_norm = nn.ModuleList(Rms(inputs // taps, eps) for _ in range(taps)) if config.get("fc_norm") else None
         self.norm_before_residual = bool(config.get("norm_before_residual", False))
         self.norm_output = bool(config.get("norm_output", False))
+        self.vocabulary = int(config["vocab_size"])
         d2t = tensors.get("d2t")
         ids = None if d2t is None else d2t + torch.arange(len(d2t))
         self.register_buffer("target_ids", ids, persistent=False)
@@ -129,11 +130,13 @@ class Eagle3Head(nn.Module):
         attended: Tensor = layer.o(out.transpose(1, 2).reshape(batch, new, -1))
         return attended
 
-    def greedy(self, hidden: Tensor) -> Tensor:
-        """Most likely target ids (...,) after hidden states (..., hidden)."""
-        normed = hidden if self.norm_output else self.norm(hidden)
-        ids = self.lm_head(normed).argmax(-1)
-        return ids if self.target_ids is None else self.target_ids[ids]
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Draft logits over the target's vocabulary (..., vocabulary); -inf for ids the head cannot draft."""
+        own: Tensor = self.lm_head(hidden if self.norm_output else self.norm(hidden))
+        if self.target_ids is None:
+            return own
+        full = own.new_full((*own.shape[:-1], self.vocabulary), float("-inf"))
+        return full.index_copy_(-1, self.target_ids, own)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from selector.adapters.base import Drafts, DraftSampling, Recording
 from selector.adapters.branches import Branches
 from selector.adapters.checkpoint import Checkpoint
 from selector.adapters.eagle3 import aux_layers
@@ -16,6 +17,7 @@ from selector.adapters.eagle3_head import Eagle3Head
 from selector.engines.reference.cache import causal_mask
 from selector.engines.reference.linear import pack_linears
 from selector.engines.reference.model import DecoderModel
+from selector.engines.reference.sampling import choose, side_by_side
 
 
 class Eagle3Drafter:
@@ -60,25 +62,23 @@ class Eagle3Drafter:
         self.pending = (tokens, features)
 
     @torch.inference_mode()
-    def draft(self, k: int) -> Tensor:
+    def draft(self, k: int, sampling: DraftSampling | None = None) -> Drafts:
         """The waiting entries in one pass give the first draft, then one pass per further draft."""
         assert self.pending is not None
         tokens, aux = self.pending
-        hidden, ids = self._run(tokens, self.head.combine(aux))
+        hidden = self._run(tokens, self.head.combine(aux))[:, -1:]
         self.entries, self.pending = self.entries + tokens.shape[1], None
-        hidden, drafts = hidden[:, -1:], [ids]
-        for _ in range(k - 1):
-            hidden, ids = self._run(drafts[-1], hidden)
-            drafts.append(ids)
-        return torch.cat(drafts, 1)
+        drafts = [choose(self.head.logits(hidden)[:, 0], sampling)]
+        while len(drafts) < k:
+            hidden = self._run(drafts[-1].tokens, hidden)
+            drafts.append(choose(self.head.logits(hidden)[:, 0], sampling))
+        return side_by_side(drafts)
 
-    def _run(self, tokens: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Feed entries behind the cache; returns their outputs and the greedy draft after the last one."""
+    def _run(self, tokens: Tensor, hidden: Tensor) -> Tensor:
+        """Feed entries (batch, new) behind the cache; returns their outputs (batch, new, hidden)."""
         past, new = self.head.length, tokens.shape[1]
         positions = torch.arange(past, past + new, device=self.device)
-        mask = causal_mask(new, past, self.dtype, self.device)
-        out = self.head.step(tokens, hidden, positions, mask)
-        return out, self.head.greedy(out[:, -1:])
+        return self.head.step(tokens, hidden, positions, causal_mask(new, past, self.dtype, self.device))
 
     def pretend(self, length: int) -> None:
         """All true entries are in the cache but the last one, which waits with hidden states of the right shape."""
@@ -88,25 +88,18 @@ class Eagle3Drafter:
         self.pending = (tokens, torch.ones((batch, 1, features), dtype=self.dtype, device=self.device))
 
     @torch.inference_mode()
-    def replay(
-        self, tokens: Tensor, prompt_length: int, aux: Tensor | None, k: int
-    ) -> tuple[list[int], list[int] | None]:
+    def replay(self, recording: Recording, k: int) -> tuple[list[int], list[int] | None]:
         """All positions at once: one causal pass over true entries, then one masked pass per further draft."""
+        tokens, aux = recording.tokens, recording.aux
         assert aux is not None
-        total = len(tokens)
-        self.head.start(1, total + (total - prompt_length) * (k - 1))
-        branches = Branches(tokens, prompt_length, past=total - 1, lag=1)
-        out = self.head.step(
-            tokens[None, 1:],
-            self.head.combine(aux[None, : total - 1]),
-            torch.arange(total - 1, device=self.device),
-            None,
-        )
+        entries = len(tokens) - 1
+        self.head.start(1, entries + (entries - recording.prompt_length) * (k - 1))
+        branches = Branches(recording, past=entries, lag=1)
+        features, positions = self.head.combine(aux[None, :entries]), torch.arange(entries, device=self.device)
+        out = self.head.step(tokens[None, 1:], features, positions, None)
         hidden = out[0, branches.roots - 1]
-        drafts = self.head.greedy(hidden)
-        while branches.advance(drafts) and branches.depth < k:
+        while branches.advance(self.head.logits(hidden)) and branches.depth < k:
             hidden = hidden[branches.kept]
-            out = self.head.step(branches.tokens[None], hidden[None], branches.positions, branches.mask(self.dtype))
-            hidden = out[0]
-            drafts = self.head.greedy(hidden)
+            mask = branches.mask(self.dtype)
+            hidden = self.head.step(branches.tokens[None], hidden[None], branches.positions, mask)[0]
         return branches.accepted, None

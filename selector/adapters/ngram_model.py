@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from selector.adapters.base import Drafts, DraftSampling, Recording
 from selector.adapters.ngram import propose, replay_ngram
 
 
@@ -35,20 +36,18 @@ class NgramDrafter:
         self.tokens[:, self.length : end] = tokens.numpy(force=True)
         self.length = end
 
-    def draft(self, k: int) -> Tensor:
-        """Proposals of row 0; further rows are looked up too and cut to its length (lock step needs one width)."""
+    def draft(self, k: int, sampling: DraftSampling | None = None) -> Drafts:
+        """Proposals, never drawn; all rows are cut to the shortest (lock step needs one width)."""
         rows = [propose(row[: self.length], self.lookup_min, self.lookup_max, k) for row in self.tokens]
         width = min(len(r) for r in rows)
-        return torch.from_numpy(np.stack([r[:width] for r in rows]))
+        return Drafts(torch.from_numpy(np.stack([r[:width] for r in rows])))
 
     def pretend(self, length: int) -> None:
         """Ids that never repeat: the lookup scans all of them and proposes nothing."""
         self.tokens[:] = np.arange(self.tokens.shape[1])
         self.length = length
 
-    def replay(
-        self, tokens: Tensor, prompt_length: int, aux: Tensor | None, k: int
-    ) -> tuple[list[int], list[int] | None]:
+    def replay(self, recording: Recording, k: int) -> tuple[list[int], list[int] | None]:
         """Token ids are all it takes."""
-        ids = tokens.tolist()
-        return replay_ngram(ids[:prompt_length], ids[prompt_length:], self.lookup_min, self.lookup_max, k)
+        ids, n = recording.tokens.tolist(), recording.prompt_length
+        return replay_ngram(ids[:n], ids[n:], self.lookup_min, self.lookup_max, k)

@@ -62,8 +62,14 @@ class Engine(Protocol):
     def record(self, requests: Sequence[Request], *, seed: int) -> list[Generation]:
         """Plain outputs of several requests, batched if the engine likes; their times are no measurement."""
 
-    def replay(self, recorded: Generation, strategy: Strategy) -> Acceptance:
-        """What the strategy (at its k) would get accepted at every position of a plain recording."""
+    def replay(
+        self, recorded: Generation, strategy: Strategy, *, temperature: float = 0.0, top_p: float = 1.0, seed: int = 0
+    ) -> Acceptance:
+        """What the strategy (at its k) would get accepted at every position of a plain recording.
+
+        `temperature` and `top_p` it was recorded with matter to drawn drafts only, as does `seed`: each recorded
+        token then gets through with its probability (design: min(1, q / p)), by one draw per position and draft.
+        """
 
     def step_seconds(
         self, strategy: Strategy, *, batch: int, context: int, sampling: Sampling, repeats: int

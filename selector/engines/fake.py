@@ -82,7 +82,9 @@ class FakeEngine:
         """Plain outputs, one by one."""
         return [self.generate(r, PLAIN, seed=seed) for r in requests]
 
-    def replay(self, recorded: Generation, strategy: Strategy) -> Acceptance:
+    def replay(
+        self, recorded: Generation, strategy: Strategy, *, temperature: float = 0.0, top_p: float = 1.0, seed: int = 0
+    ) -> Acceptance:
         """Acceptance at every position, from a hash of the recording: the same whoever asks, and at any k."""
         n = len(recorded.output_ids)
         if strategy == PLAIN or n == 1:

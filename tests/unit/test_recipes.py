@@ -64,10 +64,10 @@ def test_spelling_fills_knobs_and_keeps_their_types() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_recipe_and_adapter_tell_vllm_the_same(method: Method) -> None:
-    window = {"lookup_min": 2, "lookup_max": 4} if method == "ngram" else {}
+    low, high = (2, 4) if method == "ngram" else (None, None)
     drafter = "h" if method in MODEL_METHODS else None
     k = 0 if method == "none" else 3
-    strategy = Strategy(method=method, drafter=drafter, num_speculative_tokens=k, **window)
+    strategy = Strategy(method=method, drafter=drafter, num_speculative_tokens=k, lookup_min=low, lookup_max=high)
     recipe = load_recipes()[method]
     module = importlib.import_module(recipe.adapter)
     (adapter,) = (c for n, c in vars(module).items() if n.endswith("Adapter") and c.__module__ == recipe.adapter)

@@ -12,17 +12,18 @@ import torch
 from transformers import AutoTokenizer
 
 from selector.adapters import adapter
-from selector.adapters.base import Drafter
+from selector.adapters.base import Drafter, Drafts, DraftSampling, Recording, SampledRecording
 from selector.adapters.checkpoint import Checkpoint
 from selector.adapters.ngram_model import NgramDrafter
 from selector.engines.base import Acceptance, Generation
 from selector.engines.reference.loop import decode
 from selector.engines.reference.model import DecoderModel
 from selector.engines.reference.record import record
+from selector.engines.reference.sampling import probabilities
 from selector.engines.reference.stepper import Sampler, Stepper
 from selector.errors import SelectorError
 from selector.profile import DrafterInfo, EngineInfo, ModelInfo, Sampling
-from selector.strategy import Method, Strategy
+from selector.strategy import PLAIN, Method, Strategy
 from selector.workload import Request
 
 STEPS_PER_TIMING = 2
@@ -112,13 +113,13 @@ class ReferenceEngine:
 
     def drafter(self, strategy: Strategy) -> Drafter | None:
         """The strategy's drafter, loaded at its first use."""
-        if strategy.family not in self._loaded:
+        if strategy.proposer not in self._loaded:
             path = self._paths[strategy.drafter][1] if strategy.drafter else None
             built = adapter(strategy.method).drafter(self.model, path, strategy)
             if built is None:
                 return None
-            self._loaded[strategy.family] = built
-        return self._loaded[strategy.family]
+            self._loaded[strategy.proposer] = built
+        return self._loaded[strategy.proposer]
 
     def prompt_ids(self, request: Request) -> list[int]:
         """Token ids after the model's chat template (plain tokens where it has none)."""
@@ -153,7 +154,7 @@ class ReferenceEngine:
             k=strategy.k,
             max_tokens=self._limit(request, strategy.k),
             stop_ids=self.stop_ids,
-            sampler=self._sampler(request.temperature, request.top_p, _own_seed(request, seed)),
+            sampler=self._sampler(request.temperature, request.top_p, _own_seed(request, seed), strategy),
         )
 
     def record(self, requests: Sequence[Request], *, seed: int) -> list[Generation]:
@@ -166,10 +167,11 @@ class ReferenceEngine:
             self.stop_ids,
         )
 
-    def _sampler(self, temperature: float, top_p: float, seed: int) -> Sampler:
+    def _sampler(self, temperature: float, top_p: float, seed: int, strategy: Strategy = PLAIN) -> Sampler:
         if temperature == 0:
             return Sampler()
-        return Sampler(temperature, top_p, torch.Generator(self.model.device).manual_seed(seed))
+        draws = strategy.draft_sample_method == "probabilistic"
+        return Sampler(temperature, top_p, torch.Generator(self.model.device).manual_seed(seed), draws)
 
     def top_two_gap(self, tokens: Sequence[int]) -> float:
         """Difference of the two highest logits after `tokens`: how close a greedy choice was."""
@@ -180,18 +182,27 @@ class ReferenceEngine:
         return float(first - second)
 
     @torch.inference_mode()
-    def replay(self, recorded: Generation, strategy: Strategy) -> Acceptance:
-        """Acceptance at every position of a recording; the target runs once over it when hidden states are needed."""
-        drafter, k = self.drafter(strategy), strategy.k
-        if drafter is None or len(recorded.output_ids) < 2:
-            n = len(recorded.output_ids) - 1
-            return Acceptance((0,) * n, None if strategy.method != "ngram" else (0,) * n)
-        ids = recorded.prompt_ids + recorded.output_ids
-        tokens, aux = torch.tensor(ids, device=self.model.device), None
-        if drafter.aux_layers:
+    def replay(
+        self, recorded: Generation, strategy: Strategy, *, temperature: float = 0.0, top_p: float = 1.0, seed: int = 0
+    ) -> Acceptance:
+        """Acceptance at every position; the target runs once over the recording when its states or p are needed."""
+        drafter, k, n = self.drafter(strategy), strategy.k, len(recorded.output_ids)
+        if drafter is None or n < 2:
+            return Acceptance((0,) * (n - 1), None if strategy.method != "ngram" else (0,) * (n - 1))
+        drawn = strategy.draft_sample_method == "probabilistic" and temperature > 0
+        tokens = torch.tensor(recorded.prompt_ids + recorded.output_ids, device=self.model.device)
+        aux = sampled = None
+        if drafter.aux_layers or drawn:
             self.model.tap(drafter.aux_layers)
-            _, aux = self.model.forward(tokens[None, :-1], self.model.new_cache(1, len(tokens)), keep=1)
-        accepted, proposed = drafter.replay(tokens, len(recorded.prompt_ids), None if aux is None else aux[0], k)
+            cache = self.model.new_cache(1, len(tokens))
+            logits, aux = self.model.forward(tokens[None, :-1], cache, keep=n if drawn else 1)
+            if drawn:
+                p = probabilities(logits[0], temperature, top_p)
+                own = p.gather(1, tokens[len(recorded.prompt_ids) :, None])[:, 0]
+                u = torch.rand((n - 1, k), generator=torch.Generator().manual_seed(seed)).to(own.device)
+                sampled = SampledRecording(temperature, own, u)
+        recording = Recording(tokens, len(recorded.prompt_ids), None if aux is None else aux[0], sampled)
+        accepted, proposed = drafter.replay(recording, k)
         return Acceptance(tuple(accepted), None if proposed is None else tuple(proposed))
 
     def step_seconds(
@@ -200,7 +211,7 @@ class ReferenceEngine:
         """Each timing is the mean of a few steps whose acceptance is forced to alternate between none and one draft."""
         k = strategy.k
         drafter = _FixedWidth(k) if strategy.method == "ngram" else self.drafter(strategy)
-        sampler = self._sampler({"greedy": 0.0}.get(sampling, 0.8), 0.9 if sampling == "top_p" else 1.0, 0)
+        sampler = self._sampler({"greedy": 0.0}.get(sampling, 0.8), 0.9 if sampling == "top_p" else 1.0, 0, strategy)
         stepper = Stepper(self.model, drafter, sampler, batch, context + (STEPS_PER_TIMING + 1) * (k + 1) + 1)
 
         def once() -> float:
@@ -238,10 +249,10 @@ class _FixedWidth(NgramDrafter):
         super().__init__(2, 4)
         self.k = k
 
-    def draft(self, k: int) -> torch.Tensor:
+    def draft(self, k: int, sampling: DraftSampling | None = None) -> Drafts:
         """The lookup's cost and the wanted width."""
         super().draft(k)
-        return torch.ones((self.tokens.shape[0], self.k), dtype=torch.long)
+        return Drafts(torch.ones((self.tokens.shape[0], self.k), dtype=torch.long))
 
 
 def _own_seed(request: Request, seed: int) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from selector.adapters.base import Drafts, DraftSampling
 
 
 @dataclass(frozen=True)
@@ -63,3 +66,17 @@ def verify_sampled(p: Tensor, drafts: list[int], generator: torch.Generator, q: 
 def draw(weights: Tensor, generator: torch.Generator) -> int:
     """One index drawn in proportion to `weights` (vocabulary,); they need not sum to one."""
     return int(torch.multinomial(weights, 1, generator=generator).item())
+
+
+def choose(logits: Tensor, sampling: DraftSampling | None) -> Drafts:
+    """One draft per row from `logits` (batch, vocabulary): the likeliest token, or one drawn at the temperature."""
+    if sampling is None:
+        return Drafts(logits.argmax(-1, keepdim=True))
+    q = torch.softmax(logits.float() / sampling.temperature, -1)
+    return Drafts(torch.multinomial(q, 1, generator=sampling.generator), q[:, None])
+
+
+def side_by_side(drafts: Sequence[Drafts]) -> Drafts:
+    """Drafts made one after the other as one proposal."""
+    q = [d.q for d in drafts if d.q is not None]
+    return Drafts(torch.cat([d.tokens for d in drafts], 1), torch.cat(q, 1) if q else None)

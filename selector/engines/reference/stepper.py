@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from selector.adapters.base import Drafter
+from selector.adapters.base import Drafter, Drafts, DraftSampling
 from selector.engines.reference.model import DecoderModel
 from selector.engines.reference.sampling import (
     Verdict,
@@ -20,11 +20,19 @@ from selector.engines.reference.sampling import (
 
 @dataclass(frozen=True)
 class Sampler:
-    """How tokens are chosen; `generator` None means greedy."""
+    """How tokens are chosen; `generator` None means greedy, and greedy requests are drafted for greedily too."""
 
     temperature: float = 0.0
     top_p: float = 1.0
     generator: torch.Generator | None = None
+    draws_drafts: bool = False
+
+    @property
+    def drafting(self) -> DraftSampling | None:
+        """How a drafter is to draw; None: greedily."""
+        if self.generator is None or not self.draws_drafts:
+            return None
+        return DraftSampling(self.temperature, self.generator)
 
     def first(self, logits: Tensor) -> int:
         """The token after the prompt; `logits`: (vocabulary,)."""
@@ -32,11 +40,11 @@ class Sampler:
             return int(logits.argmax())
         return draw(probabilities(logits[None], self.temperature, self.top_p)[0], self.generator)
 
-    def verify(self, logits: Tensor, drafts: list[int]) -> Verdict:
-        """Judge one row's drafts; `logits`: (drafts + 1, vocabulary)."""
+    def verify(self, logits: Tensor, drafts: list[int], q: Tensor | None = None) -> Verdict:
+        """Judge one row's drafts; logits: (drafts + 1, vocabulary); q: (drafts, vocabulary) they were drawn from."""
         if self.generator is None:
             return verify_greedy(logits, drafts)
-        return verify_sampled(probabilities(logits, self.temperature, self.top_p), drafts, self.generator)
+        return verify_sampled(probabilities(logits, self.temperature, self.top_p), drafts, self.generator, q)
 
 
 @dataclass(frozen=True)
@@ -82,10 +90,11 @@ class Stepper:
         one row, since rows that accept differently would need ragged caches.
         """
         start = self.cache.length
-        drafts = self.drafter.draft(k) if self.drafter and k else self.last[:, :0]
-        logits, aux = self.target.forward(torch.cat([self.last, drafts.to(self.last.device)], 1), self.cache)
-        proposed = drafts.tolist()
-        verdicts = [self.sampler.verify(rows, row) for rows, row in zip(logits, proposed, strict=True)]
+        drafts = self.drafter.draft(k, self.sampler.drafting) if self.drafter and k else Drafts(self.last[:, :0])
+        logits, aux = self.target.forward(torch.cat([self.last, drafts.tokens.to(self.last.device)], 1), self.cache)
+        proposed = drafts.tokens.tolist()
+        qs = [None] * len(proposed) if drafts.q is None else drafts.q
+        verdicts = [self.sampler.verify(rows, row, q) for rows, row, q in zip(logits, proposed, qs, strict=True)]
         if forced is not None:
             verdicts = [Verdict(min(forced, len(row)), v.token) for v, row in zip(verdicts, proposed, strict=True)]
         counts = [v.accepted for v in verdicts]
@@ -93,7 +102,7 @@ class Stepper:
             raise ValueError("rows of one batch accepted different numbers of drafts: decode them one by one")
         emitted = [[*row[: v.accepted], v.token] for v, row in zip(verdicts, proposed, strict=True)]
         self._commit(start, counts[0], emitted, aux)
-        return Step(drafts.shape[1], counts, emitted)
+        return Step(drafts.tokens.shape[1], counts, emitted)
 
     def _commit(self, start: int, accepted: int, emitted: list[list[int]], aux: Tensor | None) -> None:
         self.cache.crop_to(start + accepted + 1)

@@ -1,0 +1,184 @@
+"""A forward pass of our own for Llama-like decoders: the loaded weights, without the framework's work around them.
+
+Against transformers' forward: q, k and v are one product, rotary tables and masks are made once, keys and values are
+written in place, the query heads that share a key head attend as rows of one product, and nothing is looked up or
+allocated per layer. `lean_decoder` compares both on a random input before ours is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from selector.engines.reference.cache import KeyValues
+from selector.engines.reference.linear import MIN_ROWS, PackedLinear, gated, joined, packing_available
+
+MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+#: Rotary kinds whose frequencies do not change with the length of the text.
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+#: Largest difference of logits from transformers' own, in parts of the largest logit.
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
+
+
+@dataclass(frozen=True)
+class _Layer:
+    attention_norm: Tensor
+    qkv: nn.Module
+    head_norm: Tensor | None  # (query + key heads, head size): Qwen3 scales every head of q and k
+    o: nn.Module
+    mlp_norm: Tensor
+    gate: nn.Module
+    up: nn.Module
+    down: nn.Module
+
+
+def fits(config: Any) -> bool:
+    """Whether the architecture is one that `LeanDecoder` knows."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    return (
+        config.model_type in MODEL_TYPES
+        and config.hidden_act == "silu"
+        and rope.get("rope_type", "default") in ROPE_TYPES
+        and float(rope.get("partial_rotary_factor") or 1.0) == 1.0
+    )
+
+
+class LeanDecoder:
+    """Takes over the weights of a transformers model, layer by layer: that model cannot run any more afterwards."""
+
+    def __init__(self, model: Any, *, pack: bool) -> None:
+        config, decoder = model.config.get_text_config(), model.get_decoder()
+        self.embedding: Tensor = decoder.embed_tokens.weight.detach()
+        self.dtype, self.device = self.embedding.dtype, self.embedding.device
+        attention = decoder.layers[0].self_attn
+        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.size, self.scale, self.eps = attention.head_dim, attention.scaling, config.rms_norm_eps
+        self.pack = pack and packing_available(self.dtype, self.device)
+        self.layers = [self._take(layer) for layer in decoder.layers]
+        decoder.layers = nn.ModuleList()
+        self.norm: Tensor = decoder.norm.weight.detach()
+        self.head = self._packed(model.get_output_embeddings())
+        self.packed = (5 * len(self.layers) + 1) if self.pack else 0
+        self.rotary = decoder.rotary_emb
+        self.cos = self.sin = self.embedding.new_zeros((0, 1, self.size))
+        width, rows = self.heads * self.size, MIN_ROWS if self.pack else 0
+        self.filled = self.embedding.new_zeros((rows, self.embedding.shape[1]))
+        self.attended = self.embedding.new_zeros((rows, width))
+
+    def _packed(self, linear: nn.Linear) -> nn.Module:
+        return PackedLinear(linear) if self.pack else linear
+
+    def _take(self, layer: Any) -> _Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        head_norm = None
+        if hasattr(attention, "q_norm"):
+            q, k = (n.weight.detach().expand(h, -1) for n, h in self._norms(attention))
+            head_norm = torch.cat([q, k])
+        qkv = self._packed(joined(attention.q_proj, attention.k_proj, attention.v_proj))
+        taken = _Layer(
+            layer.input_layernorm.weight.detach(), qkv, head_norm, self._packed(attention.o_proj),
+            layer.post_attention_layernorm.weight.detach(),
+            self._packed(mlp.gate_proj), self._packed(mlp.up_proj), self._packed(mlp.down_proj),
+        )  # fmt: skip
+        for module, names in ((attention, "qkvo"), (mlp, ("gate", "up", "down"))):
+            for name in names:  # so that no weight is held twice
+                delattr(module, f"{name}_proj")
+        return taken
+
+    def _norms(self, attention: Any) -> tuple[tuple[Any, int], tuple[Any, int]]:
+        return (attention.q_norm, self.heads), (attention.k_norm, self.kv_heads)
+
+    def new_cache(self, batch: int, capacity: int) -> KeyValues:
+        """An empty cache; positions up to its capacity get their rotary angles now."""
+        if capacity > self.cos.shape[0]:
+            positions = torch.arange(max(capacity, 2 * self.cos.shape[0]), device=self.device)[None]
+            cos, sin = self.rotary(self.embedding[:1], positions)
+            sin[..., : self.size // 2].neg_()  # so that x * cos + swapped halves * sin turns x
+            self.cos, self.sin = cos[0, :, None], sin[0, :, None]
+        return KeyValues(self.embedding, len(self.layers), batch, self.kv_heads, capacity, self.size)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        cache: KeyValues,
+        positions: Tensor | None,
+        mask: Tensor | None,
+        keep: int,
+        taps: Sequence[int],
+    ) -> tuple[Tensor, list[Tensor]]:
+        """As `DecoderModel.forward`; the states that enter the layers `taps` come as a list."""
+        batch, new = tokens.shape
+        rows, past = batch * new, cache.length
+        x = functional.embedding(tokens.reshape(rows), self.embedding)
+        if rows < len(self.filled):
+            x = torch.cat([x, self.filled[rows:]])  # rows of zeros stay zeros and nothing reads them
+        turn = self._turn(past, new, positions)
+        group = self.heads // self.kv_heads
+        if mask is not None and new > 1:
+            mask = mask.expand(-1, group, -1, -1).reshape(mask.shape[0], 1, group * new, -1)
+        elif mask is None and new > 1 and past > 0:
+            mask = cache.mask(new, group)
+        causal = mask is None and new > 1
+        kept: dict[int, Tensor] = {}
+        for i, (layer, slots) in enumerate(zip(self.layers, cache.extend(new), strict=True)):
+            if i in taps:
+                kept[i] = x[:rows].view(batch, new, -1)
+            qkv = layer.qkv(self._rms(x, layer.attention_norm))[:rows].view(batch, new, -1, self.size)
+            attended = self._attend(layer, qkv, slots, turn, mask, causal)
+            x = x + layer.o(self._padded(attended, rows))
+            x = x + layer.down(gated(layer.gate, layer.up, self._rms(x, layer.mlp_norm)))
+        last = x[:rows].view(batch, new, -1)
+        if len(self.layers) in taps:
+            kept[len(self.layers)] = last
+        logits: Tensor = self.head(self._rms(last[:, -keep:], self.norm))
+        return logits, [kept[i] for i in taps]
+
+    def _turn(self, past: int, new: int, positions: Tensor | None) -> tuple[Tensor, Tensor]:
+        if positions is None:
+            return self.cos[past : past + new], self.sin[past : past + new]
+        return self.cos[positions], self.sin[positions]
+
+    def _attend(
+        self,
+        layer: _Layer,
+        qkv: Tensor,
+        slots: tuple[Tensor, Tensor, Tensor, Tensor],
+        turn: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        causal: bool,
+    ) -> Tensor:
+        """(batch, new, all heads, size) -> (batch, new, query heads, size); fills the cache's slots."""
+        new_keys, new_values, keys, values = slots
+        batch, new = qkv.shape[:2]
+        qk, v = qkv.split((self.heads + self.kv_heads, self.kv_heads), 2)
+        if layer.head_norm is not None:
+            qk = self._rms(qk, layer.head_norm)
+        qk = torch.addcmul(qk * turn[0], qk.roll(self.size // 2, -1), turn[1])
+        q, k = qk.transpose(1, 2).split((self.heads, self.kv_heads), 1)
+        new_keys.copy_(k)
+        new_values.copy_(v.transpose(1, 2))
+        attend = functional.scaled_dot_product_attention
+        if causal:
+            out = attend(q, keys, values, is_causal=True, scale=self.scale, enable_gqa=True)
+        else:
+            folded = q.reshape(batch, self.kv_heads, -1, self.size)  # query heads of one key head side by side
+            out = attend(folded, keys, values, attn_mask=mask, scale=self.scale).view(batch, self.heads, new, -1)
+        return out.transpose(1, 2)
+
+    def _padded(self, attended: Tensor, rows: int) -> Tensor:
+        if rows >= len(self.filled):
+            return attended.reshape(rows, -1)
+        self.attended[:rows].view(attended.shape).copy_(attended)
+        return self.attended
+
+    def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Root-mean-square norm in few operations; float32 inside, as transformers does."""
+        if x.dtype != torch.float32 or x.device.type != "cpu":
+            return weight * functional.rms_norm(x.float(), x.shape[-1:], None, self.eps).to(x.dtype)
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return x * (length.square_().mul_(1 / x.shape[-1]).add_(self.eps).rsqrt_()) * weight
