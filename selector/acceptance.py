@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from selector.errors import NotMeasured, ProfileError
 from selector.profile import Profile, Recording, Replay, Sampling
-from selector.strategy import PLAIN, Strategy
+from selector.strategy import PLAIN, Strategy, greedy_family
 from selector.walks import decode, walk
 
 Array = NDArray[np.float64]
@@ -47,6 +48,7 @@ class Acceptances:
             self._replays.setdefault((replay.request_class, replay.family), {})[replay.id] = replay
             limits[replay.family] = min(replay.k_max, limits.get(replay.family, replay.k_max))
         self._classes = {c.name: c for c in profile.classes if c.name in recordings}
+        self._share_greedy(limits)
         self.families: dict[str, Strategy] = {}
         for family, k_max in limits.items():
             missing = [c for c in self._classes if (c, family) not in self._replays]
@@ -57,6 +59,14 @@ class Acceptances:
         self._recordings = {c: self._shared(c, recordings[c]) for c in self._classes}
         self.prompts = {c: len(rs) for c, rs in self._recordings.items()}
         self._widths: dict[tuple[str, str], Array] = {}
+
+    def _share_greedy(self, families: Iterable[str]) -> None:
+        """Greedy requests are drafted for greedily under either draft sampling: one replay stands for both."""
+        for family in families:
+            for name, info in self._classes.items():
+                same = self._replays.get((name, greedy_family(family)))
+                if info.temperature == 0 and same is not None:
+                    self._replays.setdefault((name, family), same)
 
     def _shared(self, request_class: str, recordings: dict[str, Recording]) -> list[Recording]:
         """Recordings that every family of the class replayed: comparisons are paired, so all see the same prompts."""
@@ -164,4 +174,8 @@ def family_strategy(family: str, k: int) -> Strategy:
     if method == "ngram":
         low, _, high = rest.partition("..")
         return Strategy(method="ngram", num_speculative_tokens=k, lookup_min=int(low), lookup_max=int(high))
-    return Strategy.model_validate({"method": method, "drafter": rest or None, "num_speculative_tokens": k})
+    drafter = greedy_family(rest)
+    chosen = "greedy" if drafter == rest else "probabilistic"
+    return Strategy.model_validate(
+        {"method": method, "drafter": drafter or None, "num_speculative_tokens": k, "draft_sample_method": chosen}
+    )

@@ -121,7 +121,10 @@ class Composer:
         elif load > _MAX_CONVOLVED_BATCH:
             widths = np.linspace(0, strategy.k, 8 * strategy.k + 1)
         kinds = {d.sampling for d in demands.values()}
-        return {s: self.costs.line(strategy.method, strategy.drafter, widths, load, s) for s in kinds}
+        return {
+            s: self.costs.line(strategy.method, strategy.drafter, widths, load, s, strategy.draft_sample_method)
+            for s in kinds
+        }
 
     def _step(
         self,

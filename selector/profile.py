@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from selector.errors import ProfileError, SelectorError
-from selector.strategy import MODEL_METHODS, Frozen, Method, Strategy
+from selector.strategy import MODEL_METHODS, DraftSampleMethod, Frozen, Method, Strategy, greedy_family
 from selector.workload import first_problem
 
 PROFILE_SCHEMA: Literal[1] = 1
@@ -118,6 +118,7 @@ class StepCost(Frozen):
     batch: Annotated[int, Field(ge=1)]
     context: int
     sampling: Sampling
+    draft_sample_method: DraftSampleMethod = "greedy"
     step_seconds: Annotated[tuple[Seconds, ...], Field(min_length=1)]
 
 
@@ -197,7 +198,7 @@ class Profile(Frozen):
 
     @model_validator(mode="after")
     def _drafters_are_there(self) -> Self:
-        used = {f"replays.{i}.family": r.family.partition(" ") for i, r in enumerate(self.replays)}
+        used = {f"replays.{i}.family": greedy_family(r.family).partition(" ") for i, r in enumerate(self.replays)}
         for key, (method, _, drafter) in used.items():
             if method in MODEL_METHODS and drafter not in self.drafters:
                 raise ValueError(f"{key} uses drafter {drafter!r}, which 'drafters' does not hold")

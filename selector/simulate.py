@@ -102,7 +102,8 @@ class _World:
             widths = np.array([float(strategy.k)])
         self._fixed = fixed
         self._lines = {
-            s: costs.line(strategy.method, strategy.drafter, widths, load, s) for s in set(self._kinds.values())
+            s: costs.line(strategy.method, strategy.drafter, widths, load, s, strategy.draft_sample_method)
+            for s in set(self._kinds.values())
         }
 
     def draw(self, now: float) -> tuple[_Slot, float]:

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from selector.errors import NotMeasured
 from selector.profile import Profile, Sampling
+from selector.strategy import DraftSampleMethod
 
 Array = NDArray[np.float64]
-#: Method, drafter: what a cost row belongs to apart from the sampling kind.
-Source = tuple[str, str | None]
-_PLAIN: Source = ("none", None)
+#: Method, drafter, how drafts are chosen: what a cost row belongs to apart from the sampling kind.
+Source = tuple[str, str | None, DraftSampleMethod]
+_PLAIN: Source = ("none", None, "greedy")
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,18 @@ class StepCosts:
         rng = np.random.default_rng(seed)
         self._rows: dict[tuple[Source, Sampling], dict[int, dict[int, dict[int, Array]]]] = {}
         for row in profile.step_costs:
-            batches = self._rows.setdefault(((row.method, row.drafter), row.sampling), {})
+            source = _source(row.method, row.drafter, row.draft_sample_method)
+            batches = self._rows.setdefault((source, row.sampling), {})
             contexts = batches.setdefault(row.batch, {}).setdefault(row.drafted, {})
             contexts[row.context] = _medians(row.step_seconds, draws, rng)
+        for source, kind in [key for key in self._rows if key[0][2] == "probabilistic"]:
+            # greedy requests are drafted for greedily, so the drawing strategy shares the other's greedy rows
+            greedy = self._rows.get((_source(source[0], source[1]), "greedy"))
+            if kind != "greedy" and greedy is not None:
+                self._rows[source, "greedy"] = greedy
         self._lines: dict[tuple[Source, bytes, int, Sampling], StepLine] = {}
         self._known_extras: dict[tuple[Source, Sampling], dict[int, tuple[Array, Array]]] = {}
-        prefills: dict[Source, dict[int, Array]] = {}
+        prefills: dict[tuple[str, str | None], dict[int, Array]] = {}
         for cost in profile.prefill_costs:
             values = _medians(cost.prefill_seconds, draws, rng)
             prefills.setdefault((cost.method, cost.drafter), {})[cost.prompt_tokens] = values
@@ -93,11 +100,20 @@ class StepCosts:
         line = self.line(method, drafter, np.array([float(drafted)]), batch, sampling)
         return Cost(line.at(context)[:, 0], line.extrapolated or line.is_outside(context))
 
-    def line(self, method: str, drafter: str | None, widths: Array, batch: int, sampling: Sampling) -> StepLine:
+    def line(
+        self,
+        method: str,
+        drafter: str | None,
+        widths: Array,
+        batch: int,
+        sampling: Sampling,
+        drafts: DraftSampleMethod = "greedy",
+    ) -> StepLine:
         """As `step_seconds`, at several drafted counts at once and for any context (kept: many cells share it)."""
-        key = ((method, drafter), widths.tobytes(), batch, sampling)
+        source = _source(method, drafter, drafts)
+        key = (source, widths.tobytes(), batch, sampling)
         if key not in self._lines:
-            self._lines[key] = self._line((method, drafter), widths, batch, sampling)
+            self._lines[key] = self._line(source, widths, batch, sampling)
         return self._lines[key]
 
     def _line(self, source: Source, widths: Array, batch: int, sampling: Sampling) -> StepLine:
@@ -210,7 +226,7 @@ class StepCosts:
         """Seconds by measured drafted count at a measured batch."""
         nodes = {d: self._at_context(source, kind, batch, c) for d, c in self._rows[(source, kind)][batch].items()}
         if source[0] == "ngram" and 0 not in nodes:  # a step without a proposal is a plain step
-            nodes[0] = self.line(*_PLAIN, np.zeros(1), batch, kind).seconds[:, 0]
+            nodes[0] = self.line("none", None, np.zeros(1), batch, kind).seconds[:, 0]
         return nodes
 
     def _at_context(self, source: Source, kind: Sampling, batch: int, contexts: dict[int, Array]) -> Array:
@@ -249,7 +265,7 @@ class StepCosts:
         source = (method, drafter)
         borrowed = source not in self._prefills and method not in ("none", "ngram")
         if source not in self._prefills:
-            source = _PLAIN
+            source = ("none", None)
         if source not in self._prefills:
             raise NotMeasured("prefill cost of plain decoding was not measured: profile again")
         nodes, seconds = self._prefills[source]
@@ -284,8 +300,12 @@ def _medians(repeats: Sequence[float], draws: int, rng: np.random.Generator) -> 
     return np.concatenate([[np.median(values)], resampled])
 
 
+def _source(method: str, drafter: str | None, drafts: DraftSampleMethod = "greedy") -> Source:
+    return method, drafter, drafts
+
+
 def _name(source: Source) -> str:
-    return " ".join(part for part in source if part)
+    return " ".join(part for part in source if part and part != "greedy")
 
 
 def _spoken(values: Iterable[int]) -> str:

@@ -6,10 +6,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Method = Literal["none", "ngram", "draft_model", "eagle3"]
-METHODS: tuple[Method, ...] = ("none", "ngram", "draft_model", "eagle3")
+Method = Literal["none", "ngram", "draft_model", "eagle", "eagle3"]
+METHODS: tuple[Method, ...] = ("none", "ngram", "draft_model", "eagle", "eagle3")
 #: Methods whose proposals come from a model with weights of its own.
-MODEL_METHODS: frozenset[str] = frozenset({"draft_model", "eagle3"})
+MODEL_METHODS: frozenset[str] = frozenset({"draft_model", "eagle", "eagle3"})
 #: How a model drafter's tokens are chosen for sampled requests; greedy requests are always drafted for greedily.
 DraftSampleMethod = Literal["greedy", "probabilistic"]
 _PROBABILISTIC = " probabilistic"
@@ -81,6 +81,11 @@ class Strategy(Frozen):
         head = self.family if self.method == "ngram" else self.method
         head += _PROBABILISTIC if self.draft_sample_method == "probabilistic" else ""
         return f"{head} k={self.k}"
+
+    @property
+    def drawing(self) -> Strategy:
+        """The same strategy with drawn drafts."""
+        return self.model_copy(update={"draft_sample_method": "probabilistic"})
 
     def with_k(self, k: int) -> Strategy:
         """The same family at another k; k = 0 gives plain decoding."""

@@ -95,6 +95,23 @@ class Workload:
             total.update(f"{r.request_class}|{r.max_tokens}|{r.digest}\n".encode())
         return total.hexdigest()
 
+    def banded(self, edges: Sequence[float]) -> Workload:
+        """Sampled requests moved up to the nearest of these temperatures, so that few classes hold many requests.
+
+        Higher, never lower: acceptance falls with temperature, so a band promises no more than its requests get.
+        Raises `WorkloadError` for a temperature above all edges.
+        """
+        moved = []
+        for r in self.requests:
+            above = [e for e in edges if e >= r.temperature]
+            if r.temperature > 0 and not above:
+                raise WorkloadError(
+                    f"{self.source}: a request has temperature {r.temperature:g}, above every temperature band "
+                    f"({', '.join(f'{e:g}' for e in sorted(edges))}): add a band that holds it"
+                )
+            moved.append(r if r.temperature == 0 else r.model_copy(update={"temperature": min(above)}))
+        return Workload(moved, self.source)
+
     def by_class(self) -> dict[str, list[Request]]:
         """Requests per class name, classes in order of first appearance, repeated prompts dropped."""
         groups: dict[str, dict[str, Request]] = {}

@@ -47,6 +47,22 @@ class Loads(click.ParamType[tuple[int, ...]]):
         return tuple(sorted({1, *map(int, str(value).split(","))}))
 
 
+class Bands(click.ParamType[tuple[float, ...]]):
+    """Comma-separated temperatures."""
+
+    name = "temperatures"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        """Ascending, without repeats."""
+        try:
+            edges = sorted({float(part) for part in str(value).split(",")})
+        except ValueError:
+            edges = []
+        if not edges or not all(0 < e <= 5 for e in edges):
+            self.fail(f"{value!r}: give temperatures above 0 and at most 5, such as 0.3,0.7,1.0", param, ctx)
+        return tuple(edges)
+
+
 @click.command("profile")
 @click.argument("model", required=False, type=click.Path(path_type=Path))
 @click.option(
@@ -70,6 +86,15 @@ class Loads(click.ParamType[tuple[int, ...]]):
     type=click.Path(path_type=Path),
     default=None,
     help="JSONL of requests (prompt or messages, class, temperature, max_tokens).  [default: the shipped classes]",
+)
+@click.option(
+    "--temperature-bands",
+    "bands",
+    type=Bands(),
+    default=None,
+    metavar="T,T,...",
+    help="Measure sampled requests at the nearest of these temperatures above their own, such as 0.3,0.7,1.0.  "
+    "[default: every temperature is a class of its own]",
 )
 @click.option(
     "--loads", type=Loads(), default="1,2,4,8", show_default=True, help="Batch sizes whose step cost is measured."
@@ -133,6 +158,8 @@ def command(
         check_writable(out)
     progress = ProgressLine()
     workload = load_workload(options["workload"])
+    if options["bands"]:
+        workload = workload.banded(options["bands"])
     engine = _engine(model, options, progress)
     settings = Settings(
         budget_seconds=options["budget"], k_max=options["max_k"], loads=options["loads"], seed=options["seed"],

@@ -90,11 +90,13 @@ class FakeEngine:
         if strategy == PLAIN or n == 1:
             return Acceptance((0,) * (n - 1), None)
         task = self.tasks.get(self._names[recorded.prompt_ids[0]], FakeClass())
-        rng = _rng(strategy.family, *recorded.prompt_ids, *recorded.output_ids)
+        rng = _rng(strategy.proposer, *recorded.prompt_ids, *recorded.output_ids)
         first, later = task.accept.get(strategy.method, (0.5, 0.5))
         chance = np.full((n - 1, MAX_RECORDED_K), later)
         chance[:, 0] = first
         chance *= 1 - 0.003 * recorded.prompt_ids[1]  # prompt_ids[1] is 100 x temperature
+        if strategy.draft_sample_method == "probabilistic" and recorded.prompt_ids[1]:
+            chance *= task.drawn
         if looping(recorded.output_ids[:-1]):
             chance[n // 2 :] = 0.99
         failed = rng.random(chance.shape) >= chance

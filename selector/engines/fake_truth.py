@@ -14,7 +14,8 @@ class FakeClass:
     """Truth about one task: mean lengths (tokens), share of looping outputs, acceptance.
 
     `accept[method]`: chance of the first draft and of every later one, given that all before it were accepted;
-    `overlap`: chance that n-gram finds a proposal at a position.
+    `overlap`: chance that n-gram finds a proposal at a position; `drawn`: what drawing drafts of sampled requests does
+    to every chance (a factor).
     """
 
     prompt_tokens: int = 80
@@ -24,6 +25,7 @@ class FakeClass:
     accept: Mapping[str, tuple[float, float]] = field(
         default_factory=lambda: {"ngram": (0.5, 0.7), "eagle3": (0.7, 0.65), "draft_model": (0.75, 0.7)}
     )
+    drawn: float = 1.1
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ def speculation_fields(policy: Policy, pool: Pool, paths: Mapping[str, str]) -> 
     fields = adapter(strategy.method).vllm(strategy, path)
     if fields is None:
         return None
+    if strategy.draft_sample_method != "greedy":
+        fields["draft_sample_method"] = strategy.draft_sample_method
     if pool.schedule is not None:
         fields["num_speculative_tokens_per_batch_size"] = [list(entry) for entry in pool.schedule]
     return fields

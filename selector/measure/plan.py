@@ -97,6 +97,12 @@ def families(engine: Engine, k: int) -> list[Strategy]:
     ]
 
 
+def replayed(engine: Engine, k: int, temperature: float) -> list[Strategy]:
+    """What model drafters are replayed with: greedy drafts, and drawn ones too where the request is sampled."""
+    greedy = families(engine, k)
+    return greedy if temperature == 0 else greedy + [s.drawing for s in greedy]
+
+
 def step_cells(engine: Engine, workload: Workload, k_max: int, loads: Sequence[int]) -> list[StepCell]:
     """Widths 1, 2, 4, ... k_max at batch 1 for every method, fewer at larger batches; further contexts and samplings
     at the smallest and the largest batch only.
@@ -115,7 +121,7 @@ def step_cells(engine: Engine, workload: Workload, k_max: int, loads: Sequence[i
     ]
     cells += [StepCell(s, b, far, "greedy") for s in (PLAIN, ngram.with_k(middle)) for b in ends]
     for kind in samplings(workload)[1:]:
-        drafted = [d.with_k(k) for d in drafting for k in few]
+        drafted = [d.with_k(k) for d in (*drafting, *(s.drawing for s in drafting[1:])) for k in few]
         cells += [StepCell(s, b, near, kind) for s in (PLAIN, *drafted) for b in ends]
     return list(dict.fromkeys(cells))
 

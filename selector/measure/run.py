@@ -30,6 +30,7 @@ from selector.measure.plan import (
     families,
     make_plan,
     pick_prompts,
+    replayed,
     step_cells,
 )
 from selector.measure.progress import Progress, Silent
@@ -166,16 +167,21 @@ class Measurement:
             journal.add("windows", {"windows": [s.model_dump() for s in found]})
         chosen = [Strategy.model_validate(s) for s in journal["windows"]["windows"]]
         each = plan.replay_seconds / max(1, len(recordings))
+        requests = {name: rs[0] for name, rs in self.workload.by_class().items()}
         for e in recordings:
             self.progress.stage(f"acceptance by replay: {e['class']}")
+            r = requests[e["class"]]
             keys = {
                 f"replay/{e['class']}/{s.family}/{e['id']}": s
-                for s in (*families(self.engine, self.settings.k_max), *chosen)
+                for s in (*replayed(self.engine, self.settings.k_max, r.temperature), *chosen)
             }
             done = self.progress.skip if all(k in journal for k in keys) else self.progress.advance
             for key, strategy in keys.items():
                 if key not in journal:
-                    a = self.engine.replay(generation_of(e), strategy)
+                    seed = self.settings.seed + int(e["id"][:8], 16)
+                    a = self.engine.replay(
+                        generation_of(e), strategy, temperature=r.temperature, top_p=r.top_p, seed=seed
+                    )
                     journal.add(key, {
                         "id": e["id"], "request_class": e["class"], "family": strategy.family, "k_max": strategy.k,
                         "accepted": encode(a.accepted), "proposed": None if a.proposed is None else encode(a.proposed),
@@ -205,7 +211,8 @@ class Measurement:
         seconds = self.engine.step_seconds(s, batch=cell.batch, context=cell.context, sampling=cell.sampling, repeats=1)
         return {
             "method": s.method, "drafter": s.drafter, "drafted": s.k, "batch": cell.batch, "context": cell.context,
-            "sampling": cell.sampling, "anchor": anchor, "seconds": seconds[0],
+            "sampling": cell.sampling, "draft_sample_method": s.draft_sample_method, "anchor": anchor,
+            "seconds": seconds[0],
         }  # fmt: skip
 
     def _prefill_costs(self, journal: Journal, plan: Plan) -> None:

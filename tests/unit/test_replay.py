@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def tiny(folder: Path, noise: float, layers: int = 2) -> Path:
         num_key_value_heads=2, max_position_embeddings=256, tie_word_embeddings=False, initializer_range=0.3,
     )  # fmt: skip
     torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(config)
+    model: Any = transformers.LlamaForCausalLM(config)  # type: ignore[no-untyped-call]  # transformers' own
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * noise * p.std())
@@ -52,7 +52,7 @@ def drafter(tmp_path_factory: pytest.TempPathFactory, target: DecoderModel) -> M
 
 
 def prompt_ids(seed: int) -> list[int]:
-    return np.random.default_rng(seed).integers(1, 97, PROMPT).tolist()
+    return [int(i) for i in np.random.default_rng(seed).integers(1, 97, PROMPT)]
 
 
 def recorded(target: DecoderModel, seed: int, sampled: bool) -> Recording:
@@ -110,7 +110,9 @@ def test_drawn_drafts_are_accepted_live_as_often_as_replay_foretells(
     target: DecoderModel, drafter: ModelDrafter
 ) -> None:
     """Different random streams, so totals are compared: tokens per step within four standard errors."""
-    replayed, live, greedy = [], [], []
+    replayed: list[float] = []
+    live: list[float] = []
+    greedy: list[float] = []
     for seed in range(60):
         recording = recorded(target, seed, True)
         walked = walk(drafter.replay(recording, K)[0], K)

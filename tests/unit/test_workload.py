@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from selector.errors import WorkloadError
-from selector.workload import Request, load_workload, user_text
+from selector.workload import Request, Workload, load_workload, user_text
 
 
 def written(folder: Path, content: bytes | str, name: str = "w.jsonl") -> Path:
@@ -132,3 +132,18 @@ def test_the_shipped_classes_hold_forty_prompts_or_more() -> None:
     assert all(len(rs) >= 40 for rs in classes.values())
     prompts = [r.prompt for name, rs in classes.items() if name != "chat, t=0.8" for r in rs]
     assert len(set(prompts)) == len(prompts)
+
+
+def test_temperature_bands_gather_sampled_requests_at_the_nearest_higher_edge() -> None:
+    rows = [
+        Request.model_validate({"prompt": f"p{i}", "class": "chat", "temperature": t})
+        for i, t in enumerate((0.0, 0.1, 0.3, 0.31, 0.7, 1.0))
+    ]
+    banded = Workload(rows, "w").banded((0.3, 0.7, 1.0))
+    assert {name: len(rs) for name, rs in banded.by_class().items()} == {
+        "chat": 1, "chat, t=0.3": 2, "chat, t=0.7": 2, "chat, t=1": 1
+    }  # fmt: skip
+    with pytest.raises(
+        WorkloadError, match=r"w: a request has temperature 1, above every temperature band \(0.3, 0.7\)"
+    ):
+        Workload(rows, "w").banded((0.7, 0.3))
