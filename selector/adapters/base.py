@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from selector.engines.reference.model import DecoderModel
 
+#: Among `aux_layers`: the hidden state that the target's output head reads, behind its last norm.
+FINAL = -1
+
 
 @dataclass(frozen=True)
 class DraftSampling:
@@ -68,7 +71,7 @@ class Drafter(Protocol):
     """
 
     aux_layers: Sequence[int]
-    """Target layers whose incoming hidden states `prefill` and `commit` want; empty: none."""
+    """Target layers whose incoming hidden states `prefill` and `commit` want, or `FINAL`; empty: none."""
 
     def start(self, batch: int, capacity: int) -> None:
         """Forget everything; room for `capacity` tokens a row."""

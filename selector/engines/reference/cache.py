@@ -1,4 +1,4 @@
-"""A key-value cache of fixed capacity that is cropped by moving its end."""
+"""Key-value caches of fixed capacity that are cropped by moving their end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
+
+#: Up to this many queries the mask is kept for the next pass of the same width.
+WIDEST_STORED = 32
 
 
 class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # the base has an untyped __init_subclass__
@@ -69,13 +72,47 @@ class FixedCache(Cache):
             layer.length = length
 
 
+class KeyValues:
+    """The same for our own forward pass: one block of memory, and views of it that are made once per pass."""
+
+    def __init__(self, like: Tensor, layers: int, batch: int, heads: int, capacity: int, size: int) -> None:
+        self.data = like.new_zeros((layers, 2, batch, heads, capacity, size))
+        self.capacity, self.length = capacity, 0
+        self.masks: dict[int, Tensor] = {}
+
+    def crop_to(self, length: int) -> None:
+        """Keep the first `length` tokens of every row."""
+        self.length = length
+
+    def extend(self, new: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Room for `new` tokens: per layer the slots of their keys and values, then all keys and all values."""
+        start, end = self.length, self.length + new
+        if end > self.capacity:
+            raise ValueError(f"cache of {self.capacity} tokens is full: {end} asked for")
+        self.length = end
+        slots = self.data[..., start:end, :].flatten(0, 1).unbind(0)
+        whole = self.data[..., :end, :].flatten(0, 1).unbind(0)
+        return list(zip(slots[::2], slots[1::2], whole[::2], whole[1::2], strict=True))
+
+    def mask(self, new: int, group: int) -> Tensor:
+        """`causal_mask` of the next pass, its rows repeated `group` times; narrow ones are cut from a wide one."""
+        past, like = self.length, (self.data.dtype, self.data.device)
+        if new > WIDEST_STORED:
+            return _lower_triangle(new, past, *like).repeat(1, 1, group, 1)
+        if new not in self.masks:
+            self.masks[new] = _lower_triangle(new, self.capacity - new, *like).repeat(1, 1, group, 1)
+        return self.masks[new][..., self.capacity - past - new :]
+
+
 def causal_mask(queries: int, past: int, dtype: torch.dtype, device: torch.device) -> Tensor | None:
     """Additive mask (1, 1, queries, past + queries) for new tokens behind a filled cache.
 
     None where the attention kernel needs none: one query, or no past (it applies its own causal mask then).
     """
-    if queries == 1 or past == 0:
-        return None
+    return None if queries == 1 or past == 0 else _lower_triangle(queries, past, dtype, device)
+
+
+def _lower_triangle(queries: int, past: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     mask = torch.zeros((queries, past + queries), dtype=dtype, device=device)
     blocked = torch.ones((queries, queries), dtype=torch.bool, device=device).triu(1)
     mask[:, past:].masked_fill_(blocked, float("-inf"))

@@ -91,7 +91,7 @@ class ReferenceEngine:
     def info(self) -> EngineInfo:
         """This process's settings."""
         packages = {p: version(p) for p in ("torch", "transformers", "numpy")}
-        packages["packed_linears"] = str(self.model.packed)
+        packages |= {"packed_linears": str(self.model.packed), "forward": self.model.forward_by}
         return EngineInfo(
             name="reference",
             version=version("decoding-strategy-selector"),

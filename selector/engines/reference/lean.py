@@ -8,44 +8,19 @@ allocated per layer. `lean_decoder` compares both on a random input before ours 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from selector.adapters.base import FINAL
 from selector.engines.reference.cache import KeyValues
-from selector.engines.reference.linear import MIN_ROWS, PackedLinear, gated, joined, packing_available
+from selector.engines.reference.lean_layer import LeanLayer, take
+from selector.engines.reference.linear import MIN_ROWS, PackedLinear, gated, packing_available
 
-MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
-#: Rotary kinds whose frequencies do not change with the length of the text.
-ROPE_TYPES = ("default", "linear", "llama3", "yarn")
-#: Largest difference of logits from transformers' own, in parts of the largest logit.
-TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
-
-
-@dataclass(frozen=True)
-class _Layer:
-    attention_norm: Tensor
-    qkv: nn.Module
-    head_norm: Tensor | None  # (query + key heads, head size): Qwen3 scales every head of q and k
-    o: nn.Module
-    mlp_norm: Tensor
-    gate: nn.Module
-    up: nn.Module
-    down: nn.Module
-
-
-def fits(config: Any) -> bool:
-    """Whether the architecture is one that `LeanDecoder` knows."""
-    rope = getattr(config, "rope_parameters", None) or {}
-    return (
-        config.model_type in MODEL_TYPES
-        and config.hidden_act == "silu"
-        and rope.get("rope_type", "default") in ROPE_TYPES
-        and float(rope.get("partial_rotary_factor") or 1.0) == 1.0
-    )
+#: Largest difference of logits from transformers' own, norm against norm; in bfloat16 either is 0.03 off float32.
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}
 
 
 class LeanDecoder:
@@ -56,42 +31,21 @@ class LeanDecoder:
         self.embedding: Tensor = decoder.embed_tokens.weight.detach()
         self.dtype, self.device = self.embedding.dtype, self.embedding.device
         attention = decoder.layers[0].self_attn
-        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
-        self.size, self.scale, self.eps = attention.head_dim, attention.scaling, config.rms_norm_eps
+        self.heads, self.kv_heads = int(config.num_attention_heads), int(config.num_key_value_heads)
+        self.size, self.scale = int(attention.head_dim), float(attention.scaling)
+        self.eps = torch.tensor(float(config.rms_norm_eps), device=self.device)
         self.pack = pack and packing_available(self.dtype, self.device)
-        self.layers = [self._take(layer) for layer in decoder.layers]
+        self.layers = [take(layer, pack=self.pack) for layer in decoder.layers]
         decoder.layers = nn.ModuleList()
         self.norm: Tensor = decoder.norm.weight.detach()
-        self.head = self._packed(model.get_output_embeddings())
+        self.head = PackedLinear(model.get_output_embeddings()) if self.pack else model.get_output_embeddings()
+        model.set_output_embeddings(nn.Identity())
         self.packed = (5 * len(self.layers) + 1) if self.pack else 0
         self.rotary = decoder.rotary_emb
         self.cos = self.sin = self.embedding.new_zeros((0, 1, self.size))
         width, rows = self.heads * self.size, MIN_ROWS if self.pack else 0
         self.filled = self.embedding.new_zeros((rows, self.embedding.shape[1]))
-        self.attended = self.embedding.new_zeros((rows, width))
-
-    def _packed(self, linear: nn.Linear) -> nn.Module:
-        return PackedLinear(linear) if self.pack else linear
-
-    def _take(self, layer: Any) -> _Layer:
-        attention, mlp = layer.self_attn, layer.mlp
-        head_norm = None
-        if hasattr(attention, "q_norm"):
-            q, k = (n.weight.detach().expand(h, -1) for n, h in self._norms(attention))
-            head_norm = torch.cat([q, k])
-        qkv = self._packed(joined(attention.q_proj, attention.k_proj, attention.v_proj))
-        taken = _Layer(
-            layer.input_layernorm.weight.detach(), qkv, head_norm, self._packed(attention.o_proj),
-            layer.post_attention_layernorm.weight.detach(),
-            self._packed(mlp.gate_proj), self._packed(mlp.up_proj), self._packed(mlp.down_proj),
-        )  # fmt: skip
-        for module, names in ((attention, "qkvo"), (mlp, ("gate", "up", "down"))):
-            for name in names:  # so that no weight is held twice
-                delattr(module, f"{name}_proj")
-        return taken
-
-    def _norms(self, attention: Any) -> tuple[tuple[Any, int], tuple[Any, int]]:
-        return (attention.q_norm, self.heads), (attention.k_norm, self.kv_heads)
+        self.attended = torch.zeros((rows, width), dtype=self.dtype, device=self.device)
 
     def new_cache(self, batch: int, capacity: int) -> KeyValues:
         """An empty cache; positions up to its capacity get their rotary angles now."""
@@ -135,6 +89,8 @@ class LeanDecoder:
         last = x[:rows].view(batch, new, -1)
         if len(self.layers) in taps:
             kept[len(self.layers)] = last
+        if FINAL in taps:
+            kept[FINAL] = self._rms(last, self.norm)
         logits: Tensor = self.head(self._rms(last[:, -keep:], self.norm))
         return logits, [kept[i] for i in taps]
 
@@ -145,7 +101,7 @@ class LeanDecoder:
 
     def _attend(
         self,
-        layer: _Layer,
+        layer: LeanLayer,
         qkv: Tensor,
         slots: tuple[Tensor, Tensor, Tensor, Tensor],
         turn: tuple[Tensor, Tensor],
@@ -155,11 +111,11 @@ class LeanDecoder:
         """(batch, new, all heads, size) -> (batch, new, query heads, size); fills the cache's slots."""
         new_keys, new_values, keys, values = slots
         batch, new = qkv.shape[:2]
-        qk, v = qkv.split((self.heads + self.kv_heads, self.kv_heads), 2)
+        qk, v = qkv.split_with_sizes((self.heads + self.kv_heads, self.kv_heads), 2)
         if layer.head_norm is not None:
             qk = self._rms(qk, layer.head_norm)
         qk = torch.addcmul(qk * turn[0], qk.roll(self.size // 2, -1), turn[1])
-        q, k = qk.transpose(1, 2).split((self.heads, self.kv_heads), 1)
+        q, k = qk.transpose(1, 2).split_with_sizes((self.heads, self.kv_heads), 1)
         new_keys.copy_(k)
         new_values.copy_(v.transpose(1, 2))
         attend = functional.scaled_dot_product_attention
@@ -177,8 +133,27 @@ class LeanDecoder:
         return self.attended
 
     def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Root-mean-square norm in few operations; float32 inside, as transformers does."""
-        if x.dtype != torch.float32 or x.device.type != "cpu":
-            return weight * functional.rms_norm(x.float(), x.shape[-1:], None, self.eps).to(x.dtype)
+        """Root-mean-square norm; float32 inside, as transformers does."""
+        if x.dtype != torch.float32:
+            return weight * self._scaled(x.float()).to(x.dtype)
+        return self._scaled(x).mul_(weight)
+
+    def _scaled(self, x: Tensor) -> Tensor:
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return x * (length.square_().mul_(1 / x.shape[-1]).add_(self.eps).rsqrt_()) * weight
+        return x * torch.addcmul(self.eps, length, length, value=1 / x.shape[-1]).rsqrt_()
+
+
+def lean_decoder(model: Any, *, pack: bool) -> LeanDecoder | None:
+    """Our forward pass with the weights of `model`, which is used up; None: it differs from transformers' pass.
+
+    Compared on random ids: one pass with no past, then a few tokens behind it, then one.
+    """
+    vocabulary, device = model.get_input_embeddings().weight.shape[0], model.get_input_embeddings().weight.device
+    ids = torch.randint(vocabulary, (2, 16), generator=torch.Generator().manual_seed(0)).to(device)
+    with torch.inference_mode():
+        theirs = model(input_ids=ids, use_cache=False).logits.float()
+        lean = LeanDecoder(model, pack=pack)
+        cache = lean.new_cache(2, 16)
+        parts = [lean.forward(part, cache, None, None, 0, ())[0] for part in ids.tensor_split((12, 15), 1)]
+        difference = (torch.cat(parts, 1).float() - theirs).norm() / theirs.norm()
+    return lean if float(difference) < TOLERANCE[lean.dtype] else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 #: Rows a product is filled up to: the narrowest that the packed kernel is fast at.
 MIN_ROWS = 6
@@ -33,9 +34,35 @@ class PackedLinear(nn.Module):
         self.filled[:rows] = x.reshape(rows, self.in_features)  # what the other rows hold is not read
         return self._product(self.filled)[:rows].view(*x.shape[:-1], self.out_features)
 
-    def _product(self, x: Tensor) -> Tensor:
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+    def _product(self, x: Tensor, then: str = "none") -> Tensor:
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, then, [], "")
         return out
+
+    def gated(self, up: PackedLinear, x: Tensor) -> Tensor:
+        """silu(self(x)) * up(x), both done inside the products; x: at least `MIN_ROWS` rows."""
+        gate = self._product(x, "swish")
+        out: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, gate, up.packed, up.bias, "mul")
+        return out
+
+
+def gated(gate: nn.Module, up: nn.Module, x: Tensor) -> Tensor:
+    """silu(gate(x)) * up(x) for x (rows, in)."""
+    if isinstance(gate, PackedLinear) and isinstance(up, PackedLinear) and len(x) >= MIN_ROWS:
+        return gate.gated(up, x)
+    out: Tensor = functional.silu(gate(x)) * up(x)
+    return out
+
+
+def joined(*layers: nn.Linear) -> nn.Linear:
+    """One layer whose outputs are those of all `layers` side by side."""
+    weight = torch.cat([layer.weight.detach() for layer in layers])
+    biases = [weight.new_zeros(n.out_features) if n.bias is None else n.bias.detach() for n in layers]
+    has_bias = any(layer.bias is not None for layer in layers)
+    one = nn.Linear(weight.shape[1], weight.shape[0], bias=has_bias, device="meta")
+    one.weight = nn.Parameter(weight, requires_grad=False)
+    if has_bias:
+        one.bias = nn.Parameter(torch.cat(biases), requires_grad=False)
+    return one
 
 
 def packing_available(dtype: torch.dtype, device: torch.device) -> bool:
@@ -44,8 +71,9 @@ def packing_available(dtype: torch.dtype, device: torch.device) -> bool:
         return False
     try:
         layer = nn.Linear(32, 16, bias=False, dtype=dtype)
-        x = torch.ones(1, 3, 32, dtype=dtype)
-        return torch.allclose(PackedLinear(layer)(x), layer(x), atol=0.05)
+        x, packed = torch.ones(MIN_ROWS, 32, dtype=dtype), PackedLinear(layer)
+        both = torch.allclose(packed(x[:3]), layer(x[:3]), atol=0.05)
+        return both and torch.allclose(packed.gated(packed, x), gated(layer, layer, x), atol=0.05)
     except (AttributeError, RuntimeError, NotImplementedError):
         return False
 

@@ -13,33 +13,47 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from selector.engines.reference.cache import FixedCache, causal_mask
+from selector.adapters.base import FINAL
+from selector.engines.reference.cache import FixedCache, KeyValues, causal_mask
+from selector.engines.reference.lean import lean_decoder
+from selector.engines.reference.lean_layer import fits
 from selector.engines.reference.linear import pack_linears
 from selector.errors import SelectorError
 from selector.profile import ModelInfo
 
+KeyCache = FixedCache | KeyValues
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class DecoderModel:
     """Target or draft model. Only full attention: a sliding window would need another mask and another crop."""
 
-    def __init__(self, path: Path, dtype: str, device: str, *, pack: bool = True) -> None:
+    def __init__(self, path: Path, dtype: str, device: str, *, pack: bool = True, lean: bool = True) -> None:
         if not (path / "config.json").is_file():
             raise SelectorError(f"{path}: no config.json there, so not a local model folder; give the path of one")
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped upstream
         self.path, self.dtype, self.device = path, DTYPES[dtype], torch.device(device)
-        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=self.dtype, local_files_only=True)
-        self.config = model.config.get_text_config()
+        self.model = self._load()
+        self.config = self.model.config.get_text_config()
         self._refuse_windows()
-        self.parameters = sum(p.numel() for p in model.parameters())
-        self.weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
-        self.model = model.to(self.device).eval()
-        self.embedding: Tensor = model.get_input_embeddings().weight.detach()
-        self.layers = model.get_decoder().layers
-        self.packed = pack_linears(model, self.dtype, self.device) if pack else 0
+        self.parameters = sum(p.numel() for p in self.model.parameters())
+        self.weight_bytes = sum(p.numel() * p.element_size() for p in self.model.parameters())
+        self.lean = lean_decoder(self.model, pack=pack) if lean and fits(self.config) else None
+        if self.lean:
+            self.packed = self.lean.packed
+        else:
+            if not len(self.model.get_decoder().layers):  # our own pass took the weights and then differed
+                self.model = self._load()
+            self.packed = pack_linears(self.model, self.dtype, self.device) if pack else 0
+        self.embedding: Tensor = self.model.get_input_embeddings().weight.detach()
+        self.layers = self.model.get_decoder().layers
+        self.tapped: tuple[int, ...] = ()
         self._taps: dict[int, Tensor] = {}
-        self._hooks: dict[int, Any] = {}
+        self._hooks: list[Any] = []
+
+    def _load(self) -> Any:
+        model: Any = AutoModelForCausalLM.from_pretrained(self.path, dtype=self.dtype, local_files_only=True)
+        return model.to(self.device).eval()
 
     def _refuse_windows(self) -> None:
         kinds = set(getattr(self.config, "layer_types", None) or ["full_attention"])
@@ -56,16 +70,30 @@ class DecoderModel:
         heads = getattr(self.config, "num_key_value_heads", None) or self.config.num_attention_heads
         return int(2 * heads * head * self.config.num_hidden_layers * self.dtype.itemsize)
 
-    def new_cache(self, batch: int, capacity: int) -> FixedCache:
+    @property
+    def forward_by(self) -> str:
+        """Whose forward pass runs: `lean`, our own, or `transformers`."""
+        return "lean" if self.lean else "transformers"
+
+    def new_cache(self, batch: int, capacity: int) -> KeyCache:
         """An empty cache for `batch` rows of at most `capacity` tokens."""
+        if self.lean:
+            return self.lean.new_cache(batch, capacity)
         return FixedCache(self.config.num_hidden_layers, batch, capacity)
 
     def tap(self, layers: Sequence[int]) -> None:
-        """Keep the hidden states that enter these layers (vLLM's numbering) in the next passes, and no others."""
-        for hook in self._hooks.values():
+        """Keep the hidden states that enter these layers (vLLM's numbering), or `FINAL`, in the next passes."""
+        self.tapped = tuple(layers)
+        for hook in self._hooks:
             hook.remove()
         self._taps.clear()
-        self._hooks = {i: self.layers[i - 1].register_forward_hook(self._keep(i)) for i in layers}
+        self._hooks = [] if self.lean else [self._source(i).register_forward_hook(self._keep(i)) for i in layers]
+
+    def _source(self, index: int) -> Any:
+        """The module whose output enters layer `index`, or is the final hidden state."""
+        if index == FINAL:
+            return self.model.get_decoder().norm
+        return self.layers[index - 1] if index else self.model.get_input_embeddings()
 
     def _keep(self, index: int) -> Any:
         def hook(_module: Any, _inputs: Any, output: Any) -> None:
@@ -73,11 +101,16 @@ class DecoderModel:
 
         return hook
 
+    def read(self, hidden: Tensor) -> Tensor:
+        """Logits of final hidden states (..., hidden): the output head alone."""
+        logits: Tensor = (self.lean.head if self.lean else self.model.get_output_embeddings())(hidden)
+        return logits
+
     @torch.inference_mode()
     def forward(
         self,
         tokens: Tensor,
-        cache: FixedCache,
+        cache: KeyCache,
         *,
         positions: Tensor | None = None,
         mask: Tensor | None = None,
@@ -88,6 +121,9 @@ class DecoderModel:
         Returns logits of the last `keep` positions (0: all), shape (batch, kept, vocabulary), and the tapped hidden
         states side by side, shape (batch, new, taps * hidden), or None.
         """
+        if self.lean and isinstance(cache, KeyValues):
+            logits, taps = self.lean.forward(tokens, cache, positions, mask, keep, self.tapped)
+            return logits, torch.cat(taps, -1) if taps else None
         past, new = cache.length, tokens.shape[1]
         if mask is None:
             mask = causal_mask(new, past, self.dtype, self.device)
@@ -101,7 +137,7 @@ class DecoderModel:
             use_cache=True,
             logits_to_keep=keep,
         )
-        taps = [self._taps[i] for i in self._hooks]
+        taps = [self._taps[i] for i in self.tapped]
         return out.logits, torch.cat(taps, -1) if taps else None
 
     def info(self, name: str) -> ModelInfo:
