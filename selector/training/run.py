@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from selector.training.draft import load_draft, new_draft
+from selector.training.eagle import load_eagle, new_eagle
 from selector.training.eagle3 import load_head, new_head
 from selector.training.features import FeatureCache, Target
 from selector.training.loop import Loop, Plan
@@ -67,4 +68,6 @@ def train(options: Options, say: Callable[[str], None]) -> tuple[Acceptance, Acc
 def _build(options: Options, target: Target, seen: list[Row]) -> Trainee:
     if options.kind == "eagle3":
         return load_head(target, options.start_from) if options.start_from else new_head(target, seen)
+    if options.kind == "eagle":
+        return load_eagle(target, seen, options.start_from) if options.start_from else new_eagle(target, seen)
     return load_draft(target, seen, options.start_from) if options.start_from else new_draft(target, seen)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from selector.training.features import Batch, FeatureCache, shifted
 
-POSITIONS = 3
+#: Drafts in a row that the hold-out figure is printed for, and how many of them heads are trained on.
+POSITIONS, TRAINED_POSITIONS = 5, 3
 
 
 class Trainee(nn.Module, ABC):

@@ -63,18 +63,20 @@ def test_fingerprint_ignores_case_and_white_space_only() -> None:
 
 
 @pytest.mark.embedded
-@pytest.mark.parametrize("kind", ["eagle3", "draft"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "draft"])
 def test_loss_falls_and_a_resumed_run_equals_an_unbroken_one(
     kind: str, target: Path, data: Path, tmp_path: Path
 ) -> None:
     import torch
 
     from selector.training.draft import new_draft
+    from selector.training.eagle import new_eagle
     from selector.training.eagle3 import new_head
     from selector.training.features import FeatureCache, Target
     from selector.training.loop import Loop, Plan
 
     torch.set_num_threads(1)
+    build = {"eagle": new_eagle, "eagle3": new_head, "draft": new_draft}[kind]
     rows = [row for row in read_rows(data) if not row.held_out]
     model = Target(target)
     batches = FeatureCache(model, grouped(rows, 8), 2**30)
@@ -82,7 +84,6 @@ def test_loss_falls_and_a_resumed_run_equals_an_unbroken_one(
     def loop(out: Path) -> Loop:
         out.mkdir(exist_ok=True)
         torch.manual_seed(0)
-        build = new_head if kind == "eagle3" else new_draft
         return Loop(build(model, rows), batches, Plan(minutes=1), out)
 
     def ticks(steps: int, loop: Loop) -> list[str]:
@@ -124,7 +125,7 @@ def test_loss_falls_and_a_resumed_run_equals_an_unbroken_one(
 
 
 @pytest.mark.embedded
-@pytest.mark.parametrize("kind", ["eagle3", "draft"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "draft"])
 def test_a_training_writes_a_drafter_that_can_be_trained_on(
     kind: str, target: Path, data: Path, tmp_path: Path
 ) -> None:
@@ -135,7 +136,7 @@ def test_a_training_writes_a_drafter_that_can_be_trained_on(
     train(Options(kind, target, data, out, minutes=0.03, threads=1), said.append)
     config = json.loads((out / "config.json").read_bytes())
     assert config["architectures"] == ["LlamaForCausalLMEagle3" if kind == "eagle3" else "LlamaForCausalLM"]
-    assert config["num_hidden_layers"] == (1 if kind == "eagle3" else 2)
+    assert config["num_hidden_layers"] == (2 if kind == "draft" else 1)
     assert any("hold-out acceptance after" in line for line in said)
     before, after = train(
         Options(kind, target, data, tmp_path / "b", minutes=0, start_from=out, threads=1), said.append
@@ -186,6 +187,48 @@ def test_chain_acceptance_equals_drafting_one_by_one(target: Path, data: Path) -
                     hits[i] += right
                     chains[i] += 1
     assert counted == pytest.approx([h / c for h, c in zip(hits, chains, strict=True)], abs=1e-6)
+
+
+@pytest.mark.embedded
+def test_an_eagle_head_in_training_guesses_what_it_would_draft_in_an_engine(
+    target: Path, data: Path, tmp_path: Path
+) -> None:
+    """As below for EAGLE-1, by the engine's own drafter: the saved head gets accepted what the hold-out figure says."""
+    import torch
+
+    from selector.adapters import adapter
+    from selector.adapters.base import Recording
+    from selector.engines.reference.model import DecoderModel
+    from selector.engines.reference.record import record
+    from selector.engines.reference.stepper import Sampler
+    from selector.strategy import Strategy
+    from selector.training.run import Options, train
+    from selector.training.trainee import POSITIONS
+
+    engine = DecoderModel(target, "float32", "cpu")
+    prompts = [list(row.prompt) for row in read_rows(data)]
+    answers = record(engine, prompts, [20] * len(prompts), [Sampler()] * len(prompts), frozenset())
+    data = tmp_path / "own.jsonl"
+    data.write_text("".join(json.dumps({"p": g.prompt_ids, "r": g.output_ids}) + "\n" for g in answers), "utf-8")
+    out = tmp_path / "head"
+    train(Options("eagle", target, data, out, minutes=0.12, threads=1), lambda _: None)
+    counted, _ = train(Options("eagle", target, data, tmp_path / "x", 0, start_from=out, threads=1), lambda _: None)
+    strategy = Strategy(method="eagle", drafter="h", num_speculative_tokens=POSITIONS)
+    drafter = adapter("eagle").drafter(engine, out, strategy)
+    assert drafter is not None
+    hits, chains = [0] * POSITIONS, [0] * POSITIONS
+    for row in (row for row in read_rows(data) if row.held_out):
+        tokens = torch.tensor(row.prompt + row.answer)
+        engine.tap(drafter.aux_layers)
+        _, aux = engine.forward(tokens[None, :-1], engine.new_cache(1, len(tokens)), keep=1)
+        assert aux is not None
+        accepted, _ = drafter.replay(Recording(tokens, len(row.prompt), aux[0]), POSITIONS)
+        for t, a in enumerate(accepted, 1):
+            for i in range(min(POSITIONS, len(row.answer) - t)):
+                hits[i] += a > i
+                chains[i] += 1
+    assert counted.recorded[0] > 0.1, "the head learned nothing: the comparison would be empty"
+    assert counted.recorded == pytest.approx([h / c for h, c in zip(hits, chains, strict=True)], abs=0.03)
 
 
 @pytest.mark.embedded
