@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from selector.adapters.base import Adapter
 from selector.adapters.draft_model import DraftModelAdapter
+from selector.adapters.eagle import EagleAdapter
 from selector.adapters.eagle3 import Eagle3Adapter
 from selector.adapters.ngram import NgramAdapter
 from selector.adapters.none import NoneAdapter
 from selector.errors import RecipeError
 
 ADAPTERS: dict[str, Adapter] = {
-    a.method: a for a in (NoneAdapter(), NgramAdapter(), DraftModelAdapter(), Eagle3Adapter())
+    a.method: a for a in (NoneAdapter(), NgramAdapter(), DraftModelAdapter(), EagleAdapter(), Eagle3Adapter())
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from selector.adapters.speculators import is_speculators, plain_config
 from selector.errors import DrafterMismatch
 
 _MAX_HEADER_BYTES = 100 * 2**20
@@ -35,8 +36,8 @@ class Checkpoint:
     path: Path
 
     @cached_property
-    def config(self) -> dict[str, Any]:
-        """The parsed `config.json`; the text part of a multimodal one."""
+    def source(self) -> dict[str, Any]:
+        """The parsed `config.json` as it stands."""
         file = self.path / "config.json"
         try:
             data = json.loads(file.read_text("utf-8"))
@@ -48,12 +49,24 @@ class Checkpoint:
             raise DrafterMismatch(f"{file}: not JSON ({error})") from error
         if not isinstance(data, dict):
             raise DrafterMismatch(f"{file}: not a JSON object")
-        if "speculators_config" in data:
-            raise DrafterMismatch(
-                f"{file}: in the speculators format (speculators_config), not supported yet; "
-                "give the head in the plain layout (config.json of the head beside its weights)"
-            )
-        return dict(data.get("text_config", data))
+        return data
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The model's own settings: the text part of a multimodal config, the plain form of a speculators one."""
+        if is_speculators(self.source):
+            return plain_config(self.source, self.path / "config.json")
+        text = self.source.get("text_config")
+        return dict(text if isinstance(text, dict) else self.source)
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        """A setting that counts something; raises `DrafterMismatch` when it is missing or no whole number above 0."""
+        value = self.config.get(key)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            said = f"{key} is {value!r}, a whole number above 0 is needed" if value is not None else f"no {key} in it"
+            raise DrafterMismatch(f"{self.path / 'config.json'}: {said}")
+        return value
 
     @cached_property
     def tensors(self) -> dict[str, TensorEntry]:
@@ -99,15 +112,16 @@ def _read_header(file: Path) -> dict[str, TensorEntry]:
             header = json.loads(f.read(size))
         except ValueError as error:
             raise DrafterMismatch(f"{file}: the safetensors header is broken ({error})") from error
-    header.pop("__metadata__", None)
-    base = 8 + size
-    return {
-        name: TensorEntry(
-            file,
-            t["dtype"],
-            tuple(t["shape"]),
-            base + t["data_offsets"][0],
-            t["data_offsets"][1] - t["data_offsets"][0],
-        )
-        for name, t in header.items()
-    }
+    try:
+        found = {name: _entry(file, 8 + size, t) for name, t in header.items() if name != "__metadata__"}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DrafterMismatch(f"{file}: the safetensors header is broken ({error!r})") from error
+    end = max((t.start + t.nbytes for t in found.values()), default=0)
+    if end > file.stat().st_size:
+        raise DrafterMismatch(f"{file}: cut off: {file.stat().st_size:,} bytes of {end:,}; copy it again")
+    return found
+
+
+def _entry(file: Path, base: int, told: dict[str, Any]) -> TensorEntry:
+    start, end = told["data_offsets"]
+    return TensorEntry(file, told["dtype"], tuple(told["shape"]), base + start, end - start)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from selector.adapters.base import INSTEAD
 from selector.adapters.checkpoint import Checkpoint
+from selector.adapters.recognise import confirm
 from selector.errors import DrafterMismatch
 from selector.strategy import Method, Strategy
 
@@ -24,10 +25,7 @@ class DraftModelAdapter:
     def check(self, drafter: Checkpoint, target: Checkpoint) -> list[str]:
         """Vocabulary size and tokenizer must be equal; a draft bigger than its target is probably swapped."""
         drafter.config  # noqa: B018  # a format that is not supported is named before its tensors are
-        if "fc.weight" in drafter.tensors:
-            raise DrafterMismatch(
-                f"{drafter.path}: holds fc.weight, so it is an EAGLE head, not a draft model: name it eagle3=PATH"
-            )
+        confirm(drafter, self.method)
         _same_vocabulary(drafter, target)
         weights = [sum(t.nbytes for t in c.tensors.values()) for c in (drafter, target)]
         if weights[0] >= weights[1] > 0:

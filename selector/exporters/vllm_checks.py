@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from selector.adapters.head_checks import refused_architecture
+from selector.adapters.speculators import is_speculators
 from selector.errors import ExportError
 from selector.policy import Policy, Pool
 
@@ -60,21 +62,27 @@ def check_drafter(policy: Policy, pool: Pool, paths: Mapping[str, str]) -> None:
             f"drafter {name!r} has a vocabulary of {drafter.vocab_size}, target {target.name!r} of "
             f"{target.vocab_size}: vLLM refuses draft_model then"
         )
-    if drafter.architecture in REFUSED_ARCHITECTURES:
-        raise ExportError(f"drafter {name!r}: vLLM refuses architecture {drafter.architecture}; use an EAGLE-3 head")
-    if pool.strategy.method == "eagle3":
+    method = pool.strategy.method
+    if method in ("eagle", "eagle3"):
+        if "ForCausalLM" in drafter.architecture:  # else a scripted drafter, or a name that nobody recorded
+            _check_architecture(f"drafter {name!r}", [drafter.architecture], method)
         for folder in {Path(drafter.path), Path(paths[name])}:
             if _is_file(folder / "config.json"):
-                _check_head(name, folder, target.vocab_size)
+                _check_head(name, folder, target.vocab_size, method)
 
 
-def _check_head(name: str, folder: Path, target_vocab: int) -> None:
+def _check_architecture(who: str, architectures: list[str], method: str) -> None:
+    refusal = refused_architecture({"architectures": architectures}, method)
+    if refusal:
+        raise ExportError(f"{who}: {refusal}")
+
+
+def _check_head(name: str, folder: Path, target_vocab: int, method: str) -> None:
     config = _read_object(folder / "config.json")
-    for architecture in config.get("architectures") or []:
-        if architecture in REFUSED_ARCHITECTURES:
-            raise ExportError(
-                f"drafter {name!r} ({folder}): vLLM refuses architecture {architecture}; use an EAGLE-3 head"
-            )
+    if config.get("architectures") and not is_speculators(config):
+        _check_architecture(f"drafter {name!r} ({folder})", config["architectures"], method)
+    if method == "eagle":
+        return
     draft_vocab = config.get("draft_vocab_size") or config.get("vocab_size", target_vocab)
     weights = sorted(folder.glob("*.safetensors"))
     if draft_vocab == target_vocab or not weights:

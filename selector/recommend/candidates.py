@@ -8,7 +8,7 @@ from selector.acceptance import Acceptances
 from selector.strategy import METHODS, PLAIN, Strategy
 
 #: Method order of the tie rule: what needs no weights comes before what does.
-_SIMPLICITY = {m: i for i, m in enumerate(("none", "ngram", "eagle3", "draft_model"))}
+_SIMPLICITY = {m: i for i, m in enumerate(("none", "ngram", "eagle", "eagle3", "draft_model"))}
 
 
 def candidates(acceptances: Acceptances) -> list[Strategy]:

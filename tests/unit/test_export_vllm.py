@@ -318,7 +318,7 @@ def _head(folder: Path, config: dict[str, Any], tensors: list[str]) -> None:
         ({"draft_vocab_size": 8192}, ["fc.weight", "d2t"], None),
         ({"draft_vocab_size": 49152}, ["fc.weight"], None),
         ({"vocab_size": 49152}, ["fc.weight"], None),
-        ({"architectures": ["LlamaForCausalLMEagle"]}, ["d2t"], "refuses architecture LlamaForCausalLMEagle"),
+        ({"architectures": ["LlamaForCausalLMEagle"]}, ["d2t"], "refuses eagle3 with architectures LlamaForCaus"),
     ],
 )
 def test_a_local_eagle3_head_is_looked_at(

@@ -24,7 +24,8 @@ LAYERS = (
 #: Where a package may be imported at all; the last column of docs/architecture.md says why.
 HEAVY = {
     "torch": (
-        "selector/engines/reference/*", "selector/adapters/*_model.py", "selector/adapters/eagle3_head.py",
+        "selector/engines/reference/*", "selector/adapters/*_model.py", "selector/adapters/*_head.py",
+        "selector/adapters/head_layer.py",
         "selector/adapters/branches.py", "selector/embedded/*", "selector/training/*",
         "selector/measure/hardware.py",  # guarded: names the GPU where torch is there anyway
     ),

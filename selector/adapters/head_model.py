@@ -1,4 +1,4 @@
-"""The EAGLE-3 drafter of the reference engine."""
+"""The drafter that runs an EAGLE head beside its target in the reference engine."""
 
 from __future__ import annotations
 
@@ -9,30 +9,52 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from selector.adapters.base import Drafts, DraftSampling, Recording
+from selector.adapters.base import FINAL, Drafts, DraftSampling, Recording
 from selector.adapters.branches import Branches
 from selector.adapters.checkpoint import Checkpoint
-from selector.adapters.eagle3 import aux_layers
+from selector.adapters.draft_head import DraftHead, Lent
 from selector.adapters.eagle3_head import Eagle3Head
+from selector.adapters.eagle_head import EagleHead
+from selector.adapters.head_config import aux_layers, eagle3_config, eagle_config
 from selector.engines.reference.cache import causal_mask
 from selector.engines.reference.linear import pack_linears
 from selector.engines.reference.model import DecoderModel
+from selector.engines.reference.rope import frequencies
 from selector.engines.reference.sampling import choose, side_by_side
 
 
-class Eagle3Drafter:
+def eagle_drafter(path: Path, target: DecoderModel) -> HeadDrafter:
+    """An EAGLE-1 head, which reads the target's final hidden state."""
+    checkpoint = Checkpoint(path)
+    config = eagle_config(checkpoint)
+    head = EagleHead(config, frequencies(checkpoint.config, config.head_size), Lent(target.embedding, target.read))
+    return HeadDrafter(head, checkpoint, target, (FINAL,))
+
+
+def eagle3_drafter(path: Path, target: DecoderModel) -> HeadDrafter:
+    """An EAGLE-3 head with the layers it reads."""
+    checkpoint = Checkpoint(path)
+    config = eagle3_config(checkpoint)
+    layers = aux_layers(checkpoint.config, target.config.num_hidden_layers) if config.reads_aux else (FINAL,)
+    rope = frequencies(checkpoint.config, config.head_size)
+    own_output = "lm_head.weight" in checkpoint.tensors
+    head = Eagle3Head(config, rope, Lent(target.embedding, target.read), own_output=own_output)
+    return HeadDrafter(head, checkpoint, target, layers)
+
+
+class HeadDrafter:
     """Entry p of its cache joins the target's hidden state at p with the token at p + 1.
 
     Only entries with true hidden states are kept between steps; those of the drafts are dropped by `commit`.
     """
 
-    def __init__(self, path: Path, target: DecoderModel) -> None:
-        config = Checkpoint(path).config
-        self.aux_layers: Sequence[int] = aux_layers(config, target.config.num_hidden_layers)
-        self.head = Eagle3Head(config, load_file(path.joinpath("model.safetensors")), target.embedding)
-        self.head.to(device=target.device, dtype=target.dtype).eval()
-        self.parameters = sum(p.numel() for p in self.head.parameters())
-        pack_linears(self.head, target.dtype, target.device)
+    def __init__(self, head: DraftHead, checkpoint: Checkpoint, target: DecoderModel, layers: Sequence[int]) -> None:
+        self.aux_layers, self.head = layers, head
+        files = sorted(checkpoint.path.glob("*.safetensors"))
+        head.load({name: tensor for file in files for name, tensor in load_file(file).items()})
+        head.to(device=target.device, dtype=target.dtype).eval()
+        self.parameters = sum(p.numel() for p in head.parameters())
+        pack_linears(head, target.dtype, target.device)
         self.dtype, self.device = target.dtype, target.device
         self.start(1, 1)
 
@@ -83,7 +105,7 @@ class Eagle3Drafter:
     def pretend(self, length: int) -> None:
         """All true entries are in the cache but the last one, which waits with hidden states of the right shape."""
         self.entries = self.head.length = length - 2
-        batch, features = self.head.keys.shape[0], self.head.fc.in_features
+        batch, features = self.head.batch, self.head.config.features
         tokens = torch.zeros((batch, 1), dtype=torch.long, device=self.device)
         self.pending = (tokens, torch.ones((batch, 1, features), dtype=self.dtype, device=self.device))
 

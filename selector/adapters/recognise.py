@@ -1,0 +1,64 @@
+"""Tells a drafter's kind from its tensors; what its folder or its config calls it is not asked."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from selector.adapters.checkpoint import Checkpoint
+from selector.adapters.head_layout import plain_name
+from selector.errors import DrafterMismatch
+from selector.strategy import Method
+
+_KINDS = {"eagle": "an EAGLE-1 head", "eagle3": "an EAGLE-3 head", "draft_model": "a whole model"}
+_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight", "embeddings.weight")
+_NAMED = 4
+
+
+def recognise(checkpoint: Checkpoint) -> Method:
+    """The method that this checkpoint drafts under; raises `DrafterMismatch` naming what it holds instead."""
+    kind = head_kind(checkpoint)
+    if kind is not None:
+        return kind
+    if any(name.endswith(_EMBEDDINGS) for name in checkpoint.tensors):
+        return "draft_model"
+    names = sorted(checkpoint.tensors)
+    seen = f"{', '.join(names[:_NAMED])}{f' and {len(names) - _NAMED} more' if len(names) > _NAMED else ''}"
+    raise DrafterMismatch(
+        f"{checkpoint.path}: neither an EAGLE head (layers.0 or midlayer, with fc) nor a whole model (with an "
+        f"embedding): it holds {seen or 'no safetensors file'}; give a folder of one of these"
+    )
+
+
+def head_kind(checkpoint: Checkpoint) -> Literal["eagle", "eagle3"] | None:
+    """Which EAGLE head it is, if it is one.
+
+    An EAGLE-3 head of two hidden states has the same `fc` as an EAGLE-1 head, so the first layer decides: its
+    attention reads embedding and hidden state side by side in EAGLE-3, one vector in EAGLE-1.
+    """
+    shapes = {plain_name(name): entry.shape for name, entry in checkpoint.tensors.items()}
+    query, fc = shapes.get("layers.0.self_attn.q_proj.weight"), shapes.get("fc.weight")
+    fc = fc if fc and len(fc) == 2 else None
+    marked = {"d2t", "layers.0.hidden_norm.weight"} & set(shapes)
+    if query is None or len(query) != 2:
+        if fc is None and not marked:
+            return None
+        raise DrafterMismatch(
+            f"{checkpoint.path}: {'fc.weight' if fc else min(marked)} of an EAGLE head, but no "
+            "layers.0.self_attn.q_proj.weight or midlayer.self_attn.q_proj.weight: copy or export the head again"
+        )
+    out = shapes.get("layers.0.self_attn.o_proj.weight") or fc
+    if marked or (out and query[1] == 2 * out[0]) or (fc and fc[1] > 2 * fc[0]):
+        return "eagle3"
+    return None if fc is None else "eagle"
+
+
+def confirm(checkpoint: Checkpoint, method: Method) -> None:
+    """Raise `DrafterMismatch` with the right spelling when the tensors contradict the method that was named."""
+    kind = head_kind(checkpoint)
+    if kind is None and method == "draft_model":
+        return  # any model may be one, under whatever names
+    found = kind or recognise(checkpoint)
+    if found != method:
+        raise DrafterMismatch(
+            f"{checkpoint.path}: this is {_KINDS[found]}, not {_KINDS[method]}: --drafter {found}={checkpoint.path}"
+        )
