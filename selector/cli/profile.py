@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from selector.adapters.checkpoint import Checkpoint
+from selector.adapters.recognise import recognise
 from selector.cli.progress import ProgressLine, command_line
 from selector.errors import SelectorError
 from selector.profile import check_writable, write_json
+from selector.strategy import METHODS, MODEL_METHODS
 from selector.workload import load_workload
 
 if TYPE_CHECKING:
@@ -77,8 +80,9 @@ class Bands(click.ParamType[tuple[float, ...]]):
     "--drafter",
     "drafters",
     multiple=True,
-    metavar="METHOD=PATH",
-    help="A drafter checkpoint: eagle3=PATH or draft_model=PATH; may repeat.  "
+    metavar="[METHOD=]PATH",
+    help="A drafter checkpoint, or NAME=PATH to call it so; may repeat. What it is, its tensors say; METHOD "
+    "(eagle, eagle3, draft_model) insists on it.  "
     "[default: the embedded ones for the embedded model]",
 )
 @click.option(
@@ -208,25 +212,27 @@ def _engine(model: Path | None, options: dict[str, Any], progress: ProgressLine)
         from selector.embedded import TARGET_NAME, embedded_drafters, embedded_target
 
         target, name = embedded_target(progress.say), TARGET_NAME
-        drafters = _named(options["drafters"]) or embedded_drafters(progress.say)
+        drafters = named(options["drafters"]) or embedded_drafters(progress.say)
     else:
-        target, name, drafters = model, model.resolve().name, _named(options["drafters"])
+        target, name, drafters = model, model.resolve().name, named(options["drafters"])
     progress.say(f"loading {name} and {len(drafters)} drafters")
     return ReferenceEngine(
         target, name, drafters, dtype=options["dtype"], device=options["device"], threads=options["threads"]
     )
 
 
-def _named(given: tuple[str, ...]) -> dict[str, tuple[Any, Path]]:
-    """`METHOD=PATH` options by the folder's name."""
+def named(given: tuple[str, ...]) -> dict[str, tuple[Any, Path]]:
+    """`PATH`, `METHOD=PATH` and `NAME=PATH` options by name; without one a drafter is called as its folder."""
     drafters: dict[str, tuple[Any, Path]] = {}
     for text in given:
-        method, sign, path = text.partition("=")
-        if not sign or method not in ("eagle3", "draft_model"):
-            raise click.UsageError(f"--drafter {text!r}: write eagle3=PATH or draft_model=PATH")
+        left, sign, path = ("", "", text) if Path(text).is_dir() or "=" not in text else text.partition("=")
+        if (sign and not re.fullmatch(r"[\w.-]+", left)) or left in set(METHODS) - MODEL_METHODS:
+            raise click.UsageError(f"--drafter {text!r}: write PATH, METHOD=PATH or NAME=PATH, such as eagle3=PATH")
         folder = Path(path)
         if not folder.is_dir():
             raise SelectorError(f"--drafter {text!r}: no such folder")
-        name = folder.resolve().name
+        insisted = left in MODEL_METHODS  # the engine refuses it when the tensors say otherwise
+        method = left if insisted else recognise(Checkpoint(folder))
+        name = folder.resolve().name if insisted or not left else left
         drafters[name if name not in drafters else f"{name}-{len(drafters)}"] = (method, folder)
     return drafters
