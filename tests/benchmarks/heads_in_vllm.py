@@ -66,8 +66,8 @@ def main() -> None:
     print(header(info, "python -m tests.benchmarks.heads_in_vllm --vllm-python PATH"), end="\n\n")
     print(
         f"vLLM 0.32.0 on CPU, float32, enforce_eager, k = {K}; {len(prompts())} greedy prompts of six classes, "
-        f"{TOKENS} tokens. A step agrees when vLLM accepted as many drafts as our replay of the same output says. Only outputs "
-        "equal to our plain decoding's are compared (near-ties may part them); the random norms and layer choices of "
+        f"{TOKENS} tokens. A step agrees when vLLM accepted as many drafts as our replay of the output says. Only "
+        "outputs equal to our plain decoding's are compared (near-ties may part them); the random norms and layer choices of "
         "the variants were never trained, so their acceptance says nothing about a trained head.\n"
     )
     print("| head | outputs equal | steps compared | steps that agree | tau in vLLM | tau by replay |")
