@@ -67,7 +67,7 @@ def main() -> None:
     print(
         f"vLLM 0.32.0 on CPU, float32, enforce_eager, k = {K}; {len(prompts())} greedy prompts of six classes, "
         f"{TOKENS} tokens. A step agrees when vLLM accepted as many drafts as our replay of the output says. Only "
-        "outputs equal to our plain decoding's are compared (near-ties may part them); the random norms and layer choices of "
+        "outputs equal to our plain decoding's are compared (near-ties may part them); the random norms and layers of "
         "the variants were never trained, so their acceptance says nothing about a trained head.\n"
     )
     print("| head | outputs equal | steps compared | steps that agree | tau in vLLM | tau by replay |")
