@@ -21,7 +21,7 @@ class ModelDrafter:
 
     def __init__(self, path: Path, target: DecoderModel) -> None:
         dtype = next(name for name in ("float32", "bfloat16") if str(target.dtype) == f"torch.{name}")
-        self.model = DecoderModel(path, dtype, str(target.device))
+        self.model = DecoderModel(path, dtype, str(target.device), pack=target.pack)
         self.start(1, 1)
 
     def start(self, batch: int, capacity: int) -> None:

@@ -95,6 +95,18 @@ def test_logits_and_hidden_states_are_transformers(folder: Path, pack: bool) -> 
     same(*both(folder, pack=pack), tolerance=1e-5)
 
 
+@pytest.mark.parametrize("pack", [False, True])
+def test_a_prompt_of_which_only_the_end_is_read_gives_the_same_end(folder: Path, pack: bool) -> None:
+    ours, theirs = both(folder, pack=pack)
+    ids = torch.randint(VOCABULARY, (2, 20), generator=torch.Generator().manual_seed(2))
+    for keep in (1, 4):
+        caches = [m.new_cache(2, 24) for m in (ours, theirs)]
+        ends = [m.forward(ids, c, keep=keep)[0] for m, c in zip((ours, theirs), caches, strict=True)]
+        after = [m.forward(ids[:, :2], c)[0] for m, c in zip((ours, theirs), caches, strict=True)]
+        assert torch.allclose(*ends, atol=1e-4)
+        assert torch.allclose(*after, atol=1e-4)
+
+
 def test_the_same_in_bfloat16(folder: Path) -> None:
     same(*both(folder, "bfloat16"), tolerance=0.1)
 

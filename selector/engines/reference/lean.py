@@ -68,9 +68,7 @@ class LeanDecoder:
         """As `DecoderModel.forward`; the states that enter the layers `taps` come as a list."""
         batch, new = tokens.shape
         rows, past = batch * new, cache.length
-        x = functional.embedding(tokens.reshape(rows), self.embedding)
-        if rows < len(self.filled):
-            x = torch.cat([x, self.filled[rows:]])  # rows of zeros stay zeros and nothing reads them
+        x = self._filled_up(functional.embedding(tokens.reshape(rows), self.embedding))
         turn = self._turn(past, new, positions)
         group = self.heads // self.kv_heads
         if mask is not None and new > 1:
@@ -79,11 +77,17 @@ class LeanDecoder:
             mask = cache.mask(new, group)
         causal = mask is None and new > 1
         kept: dict[int, Tensor] = {}
+        whole = not 0 < keep < new or FINAL in taps or len(self.layers) in taps
+        unread_from = None if whole else len(self.layers) - 1  # behind its attention only `keep` positions are read
         for i, (layer, slots) in enumerate(zip(self.layers, cache.extend(new), strict=True)):
             if i in taps:
                 kept[i] = x[:rows].view(batch, new, -1)
             qkv = layer.qkv(self._rms(x, layer.attention_norm))[:rows].view(batch, new, -1, self.size)
             attended = self._attend(layer, qkv, slots, turn, mask, causal)
+            if i == unread_from:
+                attended, x = attended[:, -keep:], x[:rows].view(batch, new, -1)[:, -keep:]
+                new, rows = keep, batch * keep
+                x = self._filled_up(x.reshape(rows, -1))
             x = x + layer.o(self._padded(attended, rows))
             x = x + layer.down(gated(layer.gate, layer.up, self._rms(x, layer.mlp_norm)))
         last = x[:rows].view(batch, new, -1)
@@ -93,6 +97,10 @@ class LeanDecoder:
             kept[FINAL] = self._rms(last, self.norm)
         logits: Tensor = self.head(self._rms(last[:, -keep:], self.norm))
         return logits, [kept[i] for i in taps]
+
+    def _filled_up(self, x: Tensor) -> Tensor:
+        """Rows of zeros up to the least a packed product wants: they stay zeros and nothing reads them."""
+        return x if len(x) >= len(self.filled) else torch.cat([x, self.filled[len(x) :]])
 
     def _turn(self, past: int, new: int, positions: Tensor | None) -> tuple[Tensor, Tensor]:
         if positions is None:

@@ -33,6 +33,7 @@ class DecoderModel:
             raise SelectorError(f"{path}: no config.json there, so not a local model folder; give the path of one")
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped upstream
         self.path, self.dtype, self.device = path, DTYPES[dtype], torch.device(device)
+        self.pack = pack
         self.model = self._load()
         self.config = self.model.config.get_text_config()
         self._refuse_windows()

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from selector.adapters.base import Drafts, DraftSampling
 
+#: Tokens looked at first for a nucleus; all of them are sorted where these do not hold its mass.
+NUCLEUS = 256
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -27,15 +30,25 @@ def probabilities(logits: Tensor, temperature: float, top_p: float) -> Tensor:
     p = torch.softmax(logits.float() / temperature, -1)
     if top_p >= 1:
         return p
-    ordered, index = p.sort(-1, descending=True)
-    keep = ordered.cumsum(-1) - ordered < top_p  # mass before the token: the first one always stays
-    kept = torch.zeros_like(p).scatter_(-1, index, ordered * keep)
+    ordered, index = p.topk(min(NUCLEUS, p.shape[-1]), -1)
+    before = ordered.cumsum(-1) - ordered  # mass before the token: the first one always stays
+    if ordered.shape[-1] < p.shape[-1] and bool((before[:, -1] < top_p).any()):
+        ordered, index = p.sort(-1, descending=True)
+        before = ordered.cumsum(-1) - ordered
+    kept = torch.zeros_like(p).scatter_(-1, index, ordered * (before < top_p))
     return kept / kept.sum(-1, keepdim=True)
+
+
+def likeliest(logits: Tensor) -> Tensor:
+    """Index of the largest logit of every row (rows, vocabulary) -> (rows,); the first of equals."""
+    if logits.device.type == "cpu" and logits.dtype == torch.float32:
+        return torch.from_numpy(logits.numpy().argmax(-1))  # a twentieth of torch's time, 420 us for five rows
+    return logits.argmax(-1)
 
 
 def verify_greedy(logits: Tensor, drafts: list[int]) -> Verdict:
     """Accept drafts while they equal the target's argmax. `logits`: (drafts + 1, vocabulary) of one row."""
-    best = logits.argmax(-1).tolist()
+    best = likeliest(logits).tolist()
     accepted = 0
     while accepted < len(drafts) and drafts[accepted] == best[accepted]:
         accepted += 1
@@ -49,31 +62,39 @@ def verify_sampled(p: Tensor, drafts: list[int], generator: torch.Generator, q: 
     drawn from; None means greedy drafts, a point mass, so a draft x is accepted with probability p(x).
     A rejected draft is replaced by a draw from max(p - q, 0), normalised.
     """
-    for i, x in enumerate(drafts):
-        u = torch.rand((), generator=generator, device=generator.device).item()
-        q_x = 1.0 if q is None else float(q[i, x])
-        if u * q_x < float(p[i, x]):
-            continue
-        residual = p[i].clone()
-        if q is None:
-            residual[x] = 0.0
-        else:
-            residual = (residual - q[i]).clamp_(min=0)
-        return Verdict(i, draw(residual, generator))
-    return Verdict(len(drafts), draw(p[len(drafts)], generator))
+    n = len(drafts)
+    if n:
+        x, u = torch.tensor(drafts, device=p.device)[:, None], torch.rand((n, 1), generator=generator, device=p.device)
+        refused = u * (1.0 if q is None else q.gather(1, x)) >= p[:n].gather(1, x)
+        for i, no in enumerate(refused[:, 0].tolist()):
+            if no:
+                residual = p[i].clone()
+                if q is None:
+                    residual[drafts[i]] = 0.0
+                else:
+                    residual = (residual - q[i]).clamp_(min=0)
+                return Verdict(i, draw(residual, generator))
+    return Verdict(n, draw(p[n], generator))
 
 
 def draw(weights: Tensor, generator: torch.Generator) -> int:
     """One index drawn in proportion to `weights` (vocabulary,); they need not sum to one."""
-    return int(torch.multinomial(weights, 1, generator=generator).item())
+    return int(draws(weights[None], generator))
+
+
+def draws(weights: Tensor, generator: torch.Generator) -> Tensor:
+    """One index per row of `weights` (rows, vocabulary) -> (rows, 1), by their running sum in float64."""
+    mass = weights.cumsum(-1, dtype=torch.float64)
+    u = torch.rand((len(weights), 1), generator=generator, dtype=torch.float64, device=weights.device)
+    return torch.searchsorted(mass, u * mass[:, -1:], right=True).clamp_(max=weights.shape[-1] - 1)
 
 
 def choose(logits: Tensor, sampling: DraftSampling | None) -> Drafts:
     """One draft per row from `logits` (batch, vocabulary): the likeliest token, or one drawn at the temperature."""
     if sampling is None:
-        return Drafts(logits.argmax(-1, keepdim=True))
+        return Drafts(likeliest(logits)[:, None])
     q = torch.softmax(logits.float() / sampling.temperature, -1)
-    return Drafts(torch.multinomial(q, 1, generator=sampling.generator), q[:, None])
+    return Drafts(draws(q, sampling.generator), q[:, None])
 
 
 def side_by_side(drafts: Sequence[Drafts]) -> Drafts:

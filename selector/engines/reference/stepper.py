@@ -12,6 +12,7 @@ from selector.engines.reference.model import DecoderModel
 from selector.engines.reference.sampling import (
     Verdict,
     draw,
+    likeliest,
     probabilities,
     verify_greedy,
     verify_sampled,
@@ -37,7 +38,7 @@ class Sampler:
     def first(self, logits: Tensor) -> int:
         """The token after the prompt; `logits`: (vocabulary,)."""
         if self.generator is None:
-            return int(logits.argmax())
+            return int(likeliest(logits[None]))
         return draw(probabilities(logits[None], self.temperature, self.top_p)[0], self.generator)
 
     def verify(self, logits: Tensor, drafts: list[int], q: Tensor | None = None) -> Verdict:
