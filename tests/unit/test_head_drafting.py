@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from selector.adapters import adapter
 from selector.adapters.base import FINAL, DraftSampling, Recording
 from selector.adapters.checkpoint import Checkpoint
-from selector.adapters.head_config import HeadConfig, aux_layers, eagle3_config, eagle_config
+from selector.adapters.head_config import HeadConfig, eagle3_config, eagle_config
 from selector.adapters.head_layout import needed, optional, plain_name
 from selector.adapters.head_model import HeadDrafter
 from selector.engines.reference.model import DecoderModel
@@ -133,8 +133,10 @@ class Slow:
             self.tensors |= {plain_name(name): tensor for name, tensor in load_file(file).items()}
         auto: Any = transformers.AutoModelForCausalLM
         self.model = auto.from_pretrained(target.path)
-        final = method == "eagle" or (self.config.get("eagle_config") or {}).get("use_aux_hidden_state") is False
-        self.layers = (FINAL,) if final else aux_layers(self.config, LAYERS)
+        section = self.config.get("eagle_config") or {}
+        ids = self.config.get("eagle_aux_hidden_state_layer_ids") or section.get("eagle_aux_hidden_state_layer_ids")
+        final = method == "eagle" or section.get("use_aux_hidden_state") is False
+        self.layers = [FINAL] if final else sorted(ids or (2, LAYERS // 2, LAYERS - 3))
 
     def states(self, ids: list[int]) -> list[torch.Tensor]:
         unnormed: dict[int, torch.Tensor] = {}
