@@ -9,6 +9,8 @@ import click
 
 from selector.errors import SelectorError
 
+#: Settings of the group and of every command, so that a command behaves alike by whatever way it is called.
+HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 _COMMANDS = ("profile", "recommend", "export", "route", "doctor")
 
 
@@ -36,7 +38,7 @@ class _Lazy(click.Group):
             ctx.exit(130)
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=_Lazy, context_settings=HELP)
 @click.version_option(package_name="decoding-strategy-selector")
 def main() -> None:
     """Measure speculative decoding on your machine and prompts, decide per request class, deploy the answer.

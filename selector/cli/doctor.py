@@ -7,13 +7,15 @@ from importlib.metadata import PackageNotFoundError, version
 
 import click
 
+from selector.cli import HELP
+
 _NEEDED = {
     "recommend": ("tune", ("optuna", "scikit-learn")),
     "profile": ("all", ("optuna", "torch", "transformers", "accelerate", "safetensors", "gguf")),
 }
 
 
-@click.command("doctor")
+@click.command("doctor", context_settings=HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def command(as_json: bool) -> None:
     """Say which commands work in this installation, and what to install for the others."""

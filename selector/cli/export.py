@@ -8,12 +8,13 @@ from typing import Any
 
 import click
 
+from selector.cli import HELP
 from selector.exporters.vllm import engine_yaml, export_vllm, stale_folders
 from selector.policy import Policy
 from selector.policy_source import read_policy
 
 
-@click.command("export")
+@click.command("export", context_settings=HELP)
 @click.argument("policy", type=click.Path())
 @click.option(
     "--to",

@@ -13,6 +13,7 @@ import click
 
 from selector.adapters.checkpoint import Checkpoint
 from selector.adapters.recognise import recognise
+from selector.cli import HELP
 from selector.cli.progress import ProgressLine, command_line
 from selector.errors import SelectorError
 from selector.profile import check_writable, write_json
@@ -66,7 +67,7 @@ class Bands(click.ParamType[tuple[float, ...]]):
         return tuple(edges)
 
 
-@click.command("profile")
+@click.command("profile", context_settings=HELP)
 @click.argument("model", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--engine",

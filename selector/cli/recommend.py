@@ -8,12 +8,13 @@ from typing import Any
 
 import click
 
+from selector.cli import HELP
 from selector.cli.progress import command_line
 from selector.errors import MissingExtra
 from selector.profile import check_writable, load_profile, write_json
 
 
-@click.command("recommend")
+@click.command("recommend", context_settings=HELP)
 @click.argument("profile", type=click.Path(path_type=Path))
 @click.option(
     "--objective",

@@ -10,13 +10,14 @@ from typing import Any
 
 import click
 
+from selector.cli import HELP
 from selector.errors import WorkloadError
 from selector.router import Decision, Router
 
 _FIELDS = ("prompt", "messages", "temperature", "top_p", "max_tokens")
 
 
-@click.command("route")
+@click.command("route", context_settings=HELP)
 @click.argument("policy", type=click.Path())
 @click.argument("prompt", required=False)
 @click.option(
