@@ -34,6 +34,7 @@ class DraftHead(nn.Module):
         self.config, self.rope, self.lent = config, rope, lent
         self.layers = nn.ModuleList(HeadLayer(config, first=i == 0) for i in range(config.layers))
         self.embedding, self.batch, self.length = lent.embedding, 0, 0
+        self.cos = self.sin = torch.zeros(0)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Take the weights; call `head_layout.check_tensors` first, which says what is wrong with them."""
@@ -42,12 +43,23 @@ class DraftHead(nn.Module):
         if own is not None:
             self.embedding = own.to(self.lent.embedding)
         self.load_state_dict({name: named[name].float() for name in self.state_dict()})
+        for layer in list[Any](self.layers):
+            layer.self_attn.fuse()
 
     def start(self, batch: int, capacity: int) -> None:
         """An empty cache of `capacity` entries a row."""
         c, like = self.config, next(self.parameters())
         self.cache = like.new_zeros((c.layers, 2, batch, c.kv_heads, capacity, c.head_size))
         self.batch, self.length = batch, 0
+        if capacity > len(self.cos):
+            self._turns(capacity, like)
+
+    def _turns(self, capacity: int, like: Tensor) -> None:
+        """Cosines and sines of every position there may be, as `attention.turned` wants them."""
+        frequencies, scale = self.rope
+        angles = torch.arange(capacity)[:, None].float() * frequencies.cpu()  # float32 whatever the dtype
+        cos, sin = angles.cos() * scale, angles.sin() * scale
+        self.cos, self.sin = torch.cat([cos, cos], -1).to(like), torch.cat([-sin, sin], -1).to(like)
 
     def combine(self, features: Tensor) -> Tensor:
         """What the target hands over (batch, new, features) -> hidden states (batch, new, hidden)."""
@@ -66,9 +78,7 @@ class DraftHead(nn.Module):
 
     def _layers(self, x: Tensor, residual: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
         """Through all layers: the first one attends over `x` and adds to `residual`."""
-        frequencies, scale = self.rope
-        angles = positions[:, None].float() * frequencies.to(positions.device)  # float32 whatever the dtype
-        cos, sin = (torch.cat([f(angles) * scale] * 2, -1).to(x.dtype) for f in (torch.cos, torch.sin))
+        cos, sin = self.cos[positions], self.sin[positions]
         start, self.length = self.length, self.length + x.shape[1]
         hidden, layers = residual, list[Any](self.layers)
         for i, layer in enumerate(layers):

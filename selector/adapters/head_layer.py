@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from selector.adapters.head_config import HeadConfig
+from selector.engines.reference.attention import attend, folded, turned
+from selector.engines.reference.linear import gated, joined
 
 
 class Rms(nn.Module):
@@ -26,7 +28,10 @@ class Rms(nn.Module):
 
 @dataclass(frozen=True)
 class Look:
-    """One layer's cache (batch, heads, capacity, size), the part of it that is new, and how to see it."""
+    """One layer's cache (batch, heads, capacity, size), the part of it that is new, and how to see it.
+
+    The first half of `sin` is negative (`turned`).
+    """
 
     keys: Tensor
     values: Tensor
@@ -48,20 +53,24 @@ class _Attention(nn.Module):
         self.q_norm = Rms(c.head_size, c.eps) if c.head_norms else None
         self.k_norm = Rms(c.head_size, c.eps) if c.head_norms else None
 
+    def fuse(self) -> None:
+        """One product for q, k and v from now on; the weights are loaded."""
+        self.qkv_proj = joined(self.q_proj, self.k_proj, self.v_proj)
+        del self.q_proj, self.k_proj, self.v_proj
+
     def forward(self, x: Tensor, look: Look) -> Tensor:
         """(batch, new, inputs) -> (batch, new, hidden)."""
-        q, k, v = (p(x).unflatten(-1, (-1, self.size)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        qkv = self.qkv_proj(x).unflatten(-1, (-1, self.size)).transpose(1, 2)
+        kv_heads = look.keys.shape[1]
+        q, k, v = qkv.split_with_sizes((qkv.shape[1] - 2 * kv_heads, kv_heads, kv_heads), 1)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        look.keys[:, :, look.start : look.end] = _rotate(k, look)
+        look.keys[:, :, look.start : look.end] = turned(k, look.cos, look.sin)
         look.values[:, :, look.start : look.end] = v
         keys, values = look.keys[:, :, : look.end], look.values[:, :, : look.end]
-        causal = look.mask is None and x.shape[1] > 1
-        out = functional.scaled_dot_product_attention(
-            _rotate(q, look), keys, values, attn_mask=look.mask, is_causal=causal, enable_gqa=True
-        )
-        attended: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
-        return attended
+        mask = None if look.mask is None else folded(look.mask, q.shape[1] // kv_heads)
+        out: Tensor = self.o_proj(attend(turned(q, look.cos, look.sin), keys, values, mask).flatten(2))
+        return out
 
 
 class _Mlp(nn.Module):
@@ -73,7 +82,7 @@ class _Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """SwiGLU."""
-        out: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+        out: Tensor = self.down_proj(gated(self.gate_proj, self.up_proj, x))
         return out
 
 
@@ -94,9 +103,3 @@ class HeadLayer(nn.Module):
         x = residual + self.self_attn(x, look)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
-
-
-def _rotate(x: Tensor, look: Look) -> Tensor:
-    """Rotary position embedding, half-split layout as in Llama."""
-    first, second = x.chunk(2, -1)
-    return x * look.cos + torch.cat([-second, first], -1) * look.sin

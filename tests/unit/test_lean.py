@@ -103,8 +103,8 @@ def test_a_prompt_of_which_only_the_end_is_read_gives_the_same_end(folder: Path,
         caches = [m.new_cache(2, 24) for m in (ours, theirs)]
         ends = [m.forward(ids, c, keep=keep)[0] for m, c in zip((ours, theirs), caches, strict=True)]
         after = [m.forward(ids[:, :2], c)[0] for m, c in zip((ours, theirs), caches, strict=True)]
-        assert torch.allclose(*ends, atol=1e-4)
-        assert torch.allclose(*after, atol=1e-4)
+        assert torch.allclose(ends[0], ends[1], atol=1e-4)
+        assert torch.allclose(after[0], after[1], atol=1e-4)
 
 
 def test_the_same_in_bfloat16(folder: Path) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from selector.adapters.base import FINAL
+from selector.engines.reference.attention import attend, folded, turned
 from selector.engines.reference.cache import KeyValues
 from selector.engines.reference.lean_layer import LeanLayer, take
 from selector.engines.reference.linear import MIN_ROWS, PackedLinear, gated, packing_available
@@ -71,11 +72,10 @@ class LeanDecoder:
         x = self._filled_up(functional.embedding(tokens.reshape(rows), self.embedding))
         turn = self._turn(past, new, positions)
         group = self.heads // self.kv_heads
-        if mask is not None and new > 1:
-            mask = mask.expand(-1, group, -1, -1).reshape(mask.shape[0], 1, group * new, -1)
-        elif mask is None and new > 1 and past > 0:
+        if mask is not None:
+            mask = folded(mask, group)
+        elif new > 1 and past > 0:
             mask = cache.mask(new, group)
-        causal = mask is None and new > 1
         kept: dict[int, Tensor] = {}
         whole = not 0 < keep < new or FINAL in taps or len(self.layers) in taps
         unread_from = None if whole else len(self.layers) - 1  # behind its attention only `keep` positions are read
@@ -83,7 +83,7 @@ class LeanDecoder:
             if i in taps:
                 kept[i] = x[:rows].view(batch, new, -1)
             qkv = layer.qkv(self._rms(x, layer.attention_norm))[:rows].view(batch, new, -1, self.size)
-            attended = self._attend(layer, qkv, slots, turn, mask, causal)
+            attended = self._attend(layer, qkv, slots, turn, mask)
             if i == unread_from:
                 attended, x = attended[:, -keep:], x[:rows].view(batch, new, -1)[:, -keep:]
                 new, rows = keep, batch * keep
@@ -114,25 +114,16 @@ class LeanDecoder:
         slots: tuple[Tensor, Tensor, Tensor, Tensor],
         turn: tuple[Tensor, Tensor],
         mask: Tensor | None,
-        causal: bool,
     ) -> Tensor:
         """(batch, new, all heads, size) -> (batch, new, query heads, size); fills the cache's slots."""
         new_keys, new_values, keys, values = slots
-        batch, new = qkv.shape[:2]
         qk, v = qkv.split_with_sizes((self.heads + self.kv_heads, self.kv_heads), 2)
         if layer.head_norm is not None:
             qk = self._rms(qk, layer.head_norm)
-        qk = torch.addcmul(qk * turn[0], qk.roll(self.size // 2, -1), turn[1])
-        q, k = qk.transpose(1, 2).split_with_sizes((self.heads, self.kv_heads), 1)
+        q, k = turned(qk, *turn).transpose(1, 2).split_with_sizes((self.heads, self.kv_heads), 1)
         new_keys.copy_(k)
         new_values.copy_(v.transpose(1, 2))
-        attend = functional.scaled_dot_product_attention
-        if causal:
-            out = attend(q, keys, values, is_causal=True, scale=self.scale, enable_gqa=True)
-        else:
-            folded = q.reshape(batch, self.kv_heads, -1, self.size)  # query heads of one key head side by side
-            out = attend(folded, keys, values, attn_mask=mask, scale=self.scale).view(batch, self.heads, new, -1)
-        return out.transpose(1, 2)
+        return attend(q, keys, values, mask, self.scale)
 
     def _padded(self, attended: Tensor, rows: int) -> Tensor:
         if rows >= len(self.filled):

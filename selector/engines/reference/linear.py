@@ -31,23 +31,28 @@ class PackedLinear(nn.Module):
         rows = x.numel() // self.in_features
         if rows >= MIN_ROWS:
             return self._product(x)
+        return self._product(self._filled_up(x, rows))[:rows].view(*x.shape[:-1], self.out_features)
+
+    def _filled_up(self, x: Tensor, rows: int) -> Tensor:
         self.filled[:rows] = x.reshape(rows, self.in_features)  # what the other rows hold is not read
-        return self._product(self.filled)[:rows].view(*x.shape[:-1], self.out_features)
+        return self.filled
 
     def _product(self, x: Tensor, then: str = "none") -> Tensor:
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, then, [], "")
         return out
 
     def gated(self, up: PackedLinear, x: Tensor) -> Tensor:
-        """silu(self(x)) * up(x), both done inside the products; x: at least `MIN_ROWS` rows."""
-        gate = self._product(x, "swish")
-        out: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, gate, up.packed, up.bias, "mul")
-        return out
+        """silu(self(x)) * up(x), both done inside the products."""
+        rows = x.numel() // self.in_features
+        full = x if rows >= MIN_ROWS else self._filled_up(x, rows)
+        gate = self._product(full, "swish")
+        out: Tensor = torch.ops.mkldnn._linear_pointwise.binary(full, gate, up.packed, up.bias, "mul")
+        return out if rows >= MIN_ROWS else out[:rows].view(*x.shape[:-1], self.out_features)
 
 
 def gated(gate: nn.Module, up: nn.Module, x: Tensor) -> Tensor:
-    """silu(gate(x)) * up(x) for x (rows, in)."""
-    if isinstance(gate, PackedLinear) and isinstance(up, PackedLinear) and len(x) >= MIN_ROWS:
+    """silu(gate(x)) * up(x)."""
+    if isinstance(gate, PackedLinear) and isinstance(up, PackedLinear):
         return gate.gated(up, x)
     out: Tensor = functional.silu(gate(x)) * up(x)
     return out
@@ -71,9 +76,10 @@ def packing_available(dtype: torch.dtype, device: torch.device) -> bool:
         return False
     try:
         layer = nn.Linear(32, 16, bias=False, dtype=dtype)
-        x, packed = torch.ones(MIN_ROWS, 32, dtype=dtype), PackedLinear(layer)
-        both = torch.allclose(packed(x[:3]), layer(x[:3]), atol=0.05)
-        return both and torch.allclose(packed.gated(packed, x), gated(layer, layer, x), atol=0.05)
+        x, packed = torch.ones(1, 3, 32, dtype=dtype), PackedLinear(layer)
+        return torch.allclose(packed(x), layer(x), atol=0.05) and torch.allclose(
+            packed.gated(packed, x), gated(layer, layer, x), atol=0.05
+        )
     except (AttributeError, RuntimeError, NotImplementedError):
         return False
 
