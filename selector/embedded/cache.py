@@ -53,9 +53,7 @@ def locked(folder: Path, say: Say = silent) -> Iterator[None]:
     try:
         file = (folder / ".lock").open("a+b")
     except OSError as error:
-        raise FetchError(
-            f"{folder}: not writable ({error.strerror}); set SELECTOR_CACHE_DIR to another"
-        ) from error
+        raise FetchError(f"{folder}: not writable ({error.strerror}); set SELECTOR_CACHE_DIR to another") from error
     with file:
         if not _try_lock(file.fileno()):
             say("another process is preparing the embedded model; waiting for it")

@@ -55,9 +55,7 @@ def _save(folder: Path, gguf_name: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf_name)
     tokenizer.model_max_length = CONTEXT_TOKENS
     if tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"]) != [1, 2]:
-        raise FetchError(
-            "the converted tokenizer lacks the chat marks: this transformers reads GGUF otherwise"
-        )
+        raise FetchError("the converted tokenizer lacks the chat marks: this transformers reads GGUF otherwise")
     # Without dequantize=True the quantised weights cannot be saved as safetensors.
     model = AutoModelForCausalLM.from_pretrained(
         folder, gguf_file=gguf_name, quantization_config=GgufConfig(dequantize=True), dtype=torch.bfloat16
