@@ -56,7 +56,7 @@ def test_a_head_for_another_target_is_refused_in_one_line(tiny: Path, tmp_path: 
     head = embedded_drafters()[EAGLE3_NAME][1]
     done = selector(tmp_path, "profile", str(tiny), "--drafter", f"eagle3={head}")
     assert done.returncode == 1
-    assert "head of hidden size 576, target 32" in done.stderr
+    assert "made for a target of hidden size 576, this one has 32" in done.stderr
     assert "use one trained for this target, or a method that needs none" in done.stderr
     assert len(done.stderr.strip().splitlines()) <= 2
 

@@ -18,12 +18,13 @@ else:
 from safetensors.torch import load_file, save_file
 
 from selector.adapters import adapter
-from selector.adapters.base import FINAL, DraftSampling, Recording
+from selector.adapters.base import FINAL, Drafts, DraftSampling, Recording
 from selector.adapters.checkpoint import Checkpoint
 from selector.adapters.head_config import HeadConfig, eagle3_config, eagle_config
 from selector.adapters.head_layout import needed, optional, plain_name
 from selector.adapters.head_model import HeadDrafter
 from selector.engines.reference.model import DecoderModel
+from selector.engines.reference.stepper import Sampler, Stepper
 from selector.strategy import Method, Strategy
 
 from . import heads_by_hand
@@ -208,6 +209,35 @@ def test_replay_accepts_what_the_slow_computation_would_have_drafted(
         wanted.append(next((i for i, (a, b) in enumerate(zip(guess, truth, strict=False)) if a != b), len(truth)))
     assert accepted == wanted
     assert max(wanted) >= 3
+
+
+@pytest.mark.parametrize(("method", "variant"), [("eagle", "plain"), ("eagle3", "plain"), ("eagle3", "chosen layers")])
+def test_a_decode_in_the_engine_drafts_the_same(
+    tmp_path: Path, targets: dict[str, DecoderModel], method: Method, variant: str
+) -> None:
+    config, target = BASE | (EAGLE if method == "eagle" else EAGLE3)[variant], targets["Llama"]
+    folder = write_head(tmp_path / "h", method, config, (), target)
+    slow, drafter, ids = Slow(method, folder, target), built(method, folder, target), random_ids(11)
+    stepper = Stepper(target, drafter, Sampler(), 1, 64)
+    ids += stepper.prefill(torch.tensor([ids]))
+    for _ in range(4):
+        wanted = slow.drafts(ids, K)
+        listening = Listening(drafter)
+        stepper.drafter = listening  # type: ignore[assignment]  # it has only what a step calls
+        ids += stepper.step(K).emitted[0]
+        assert listening.heard == [wanted]
+
+
+class Listening:
+    """A drafter whose drafts can be read afterwards."""
+
+    def __init__(self, drafter: HeadDrafter) -> None:
+        self.commit, self._draft = drafter.commit, drafter.draft
+
+    def draft(self, k: int, sampling: DraftSampling | None = None) -> Drafts:
+        drafts = self._draft(k, sampling)
+        self.heard = drafts.tokens.tolist()
+        return drafts
 
 
 def test_drawn_drafts_come_from_the_reduced_vocabulary(tmp_path: Path, targets: dict[str, DecoderModel]) -> None:
