@@ -98,7 +98,7 @@ def main(quick: bool) -> None:
     before = DecoderModel(embedded_target(), "float32", "cpu", lean=False)
     models = {"before": before, "after": engine.model}
     all_watched = [Watched(label, model, s) for s in STRATEGIES for label, model in models.items()]
-    for _ in range(5 if quick else 60):
+    for _ in range(5 if quick else 40):
         for watched in all_watched:
             watched.step()
     phases = {w: {name: times[2:] for name, times in w.seconds.items()} for w in all_watched}
