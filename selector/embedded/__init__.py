@@ -10,6 +10,7 @@ from selector.resources import data_dir
 from selector.strategy import Method
 
 TARGET_NAME = "smollm2-135m-instruct"
+EAGLE_NAME = "eagle-smollm2-135m"
 EAGLE3_NAME = "eagle3-smollm2-135m"
 DRAFT_NAME = "draft2-smollm2-135m"
 
@@ -40,6 +41,7 @@ def embedded_drafters(say: Say | None = None) -> dict[str, tuple[Method, Path]]:
     shipped = data_dir("strategies") / "drafters"
     return {
         EAGLE3_NAME: ("eagle3", shipped / EAGLE3_NAME),
+        EAGLE_NAME: ("eagle", shipped / EAGLE_NAME),
         DRAFT_NAME: ("draft_model", _assembled(shipped / DRAFT_NAME, embedded_target(say), say or silent)),
     }
 
