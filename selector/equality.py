@@ -1,7 +1,8 @@
 """Whether a strategy's greedy output is plain decoding's, token for token, with near-ties told apart.
 
-Passes of different width round differently, so where the two best tokens score almost the same, either may win
-without anything being wrong. Such a difference is counted as a near-tie, never as equality.
+Passes of different width round differently, so where the best tokens score almost the same, either may win without
+anything being wrong. Such a difference is counted as a near-tie, never as equality. An output that only goes on, or
+only ends, where the other does not is never a near-tie.
 """
 
 from __future__ import annotations
@@ -14,21 +15,26 @@ from selector.engines.base import Engine, Generation
 from selector.strategy import PLAIN, Strategy
 from selector.workload import Request
 
-#: Largest gap of the two best logits that fp32 rounding is allowed to flip. Measured differences between passes of
-#: different width are of the order of 1e-4 on the embedded model.
+#: Largest gap of two logits that fp32 rounding is allowed to flip. Measured differences between passes of different
+#: width are of the order of 1e-4 on the embedded model.
 NEAR_TIE_GAP = 1e-3
+#: The same in bfloat16, whose numbers between 16 and 32 (the best logits) are 0.125 apart: four of those steps.
+BFLOAT16_GAP = 0.5
 
 
 class GapEngine(Engine, Protocol):
     """An engine that can say how close a choice was."""
 
-    def top_two_gap(self, tokens: Sequence[int]) -> float:
-        """Difference of the two highest logits after `tokens`."""
+    def behind_best(self, tokens: Sequence[int], token: int) -> float:
+        """How far the logit of `token` lies below the highest after `tokens`."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One prompt under one strategy. `position`: first differing output token; `gap`: how close the choice was."""
+    """One prompt under one strategy. `position`: first differing output token.
+
+    `gap`: how far its logit lies below plain decoding's best there; None too where one output merely ends.
+    """
 
     request_class: str
     prompt: str
@@ -48,9 +54,16 @@ def compare(
     common = (request.request_class, request.digest, strategy)
     if where is None:
         return Comparison(*common, "equal", len(plain.output_ids)), other
-    gap = engine.top_two_gap([*plain.prompt_ids, *plain.output_ids[:where]])
-    verdict: Literal["near-tie", "different"] = "near-tie" if gap < NEAR_TIE_GAP else "different"
+    if where in (len(plain.output_ids), len(other.output_ids)):
+        return Comparison(*common, "different", len(plain.output_ids), where), other
+    gap = engine.behind_best([*plain.prompt_ids, *plain.output_ids[:where]], other.output_ids[where])
+    verdict: Literal["near-tie", "different"] = "near-tie" if gap < near_tie_gap(engine) else "different"
     return Comparison(*common, verdict, len(plain.output_ids), where, gap), other
+
+
+def near_tie_gap(engine: Engine) -> float:
+    """What rounding may flip in the engine's precision."""
+    return BFLOAT16_GAP if engine.info.dtype == "bfloat16" else NEAR_TIE_GAP
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:

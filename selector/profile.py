@@ -184,6 +184,7 @@ class Profile(Frozen):
     drafters: dict[str, DrafterInfo]
     workload: str
     workload_sha256: str
+    temperature_bands: tuple[float, ...] | None = None
     classes: tuple[ClassInfo, ...]
     k_max: Width
     loads: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]

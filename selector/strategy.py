@@ -83,6 +83,13 @@ class Strategy(Frozen):
         return f"{head} k={self.k}"
 
     @property
+    def guessing(self) -> Strategy:
+        """The same strategy with the likeliest drafts: what it is anyway on greedy requests."""
+        return (
+            self if self.draft_sample_method == "greedy" else self.model_copy(update={"draft_sample_method": "greedy"})
+        )
+
+    @property
     def drawing(self) -> Strategy:
         """The same strategy with drawn drafts."""
         return self.model_copy(update={"draft_sample_method": "probabilistic"})

@@ -72,6 +72,8 @@ class Workload:
             raise WorkloadError(f"{source}: no usable request in it")
         self.requests = tuple(requests)
         self.source = source
+        #: Temperatures that sampled requests were moved up to; None: they keep their own.
+        self.temperature_bands: tuple[float, ...] | None = None
         self._check_names()
 
     def _check_names(self) -> None:
@@ -98,7 +100,8 @@ class Workload:
     def banded(self, edges: Sequence[float]) -> Workload:
         """Sampled requests moved up to the nearest of these temperatures, so that few classes hold many requests.
 
-        Higher, never lower: acceptance falls with temperature, so a band promises no more than its requests get.
+        Higher, as the router takes the nearest higher class: greedy drafts are mostly accepted less often there. That
+        is a rule of thumb, not a bound (drawn drafts can gain with temperature): narrow bands err little either way.
         Raises `WorkloadError` for a temperature above all edges.
         """
         moved = []
@@ -110,7 +113,9 @@ class Workload:
                     f"({', '.join(f'{e:g}' for e in sorted(edges))}): add a band that holds it"
                 )
             moved.append(r if r.temperature == 0 else r.model_copy(update={"temperature": min(above)}))
-        return Workload(moved, self.source)
+        banded = Workload(moved, self.source)
+        banded.temperature_bands = tuple(sorted(edges))
+        return banded
 
     def by_class(self) -> dict[str, list[Request]]:
         """Requests per class name, classes in order of first appearance, repeated prompts dropped."""

@@ -11,6 +11,10 @@ import torch
 from torch import Tensor
 
 from selector.adapters.base import Recording
+from selector.errors import SelectorError
+
+#: Entries of the largest mask, 1 GiB in float32: about 13,000 output tokens behind a short prompt.
+MOST_MASKED = 2**28
 
 
 class Branches:
@@ -21,6 +25,12 @@ class Branches:
 
     def __init__(self, recording: Recording, past: int, lag: int = 0) -> None:
         self.recording = recording
+        outputs = len(recording.tokens) - recording.prompt_length
+        if outputs * (past + outputs) > MOST_MASKED:
+            raise SelectorError(
+                f"a recording of {outputs} output tokens is too long to replay at all positions at once "
+                f"(a mask of {outputs * (past + outputs):,} entries): lower max_tokens of its requests"
+            )
         first, total, device = recording.prompt_length, len(recording.tokens), recording.tokens.device
         #: Index of the last known token of each branch, living or not: output tokens 1..n-1 are to be drafted.
         self.roots = torch.arange(first, total - 1, device=device)

@@ -62,9 +62,9 @@ class ModelDrafter:
         """All positions at once: one causal pass, then one masked pass per further draft (`adapters.branches`)."""
         known = len(recording.tokens) - 1
         cache = self.model.new_cache(1, known + (known - recording.prompt_length) * (k - 1))
-        logits, _ = self.model.forward(recording.tokens[None, :known], cache)
         branches = Branches(recording, past=known)
-        scores = logits[0, branches.roots]
+        logits, _ = self.model.forward(recording.tokens[None, :known], cache, keep=len(branches.roots))
+        scores = logits[0]
         while branches.advance(scores) and branches.depth < k:
             mask = branches.mask(self.model.dtype)
             logits, _ = self.model.forward(branches.tokens[None], cache, positions=branches.positions[None], mask=mask)

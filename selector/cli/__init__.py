@@ -11,7 +11,7 @@ from selector.errors import SelectorError
 
 #: Settings of the group and of every command, so that a command behaves alike by whatever way it is called.
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
-_COMMANDS = ("profile", "recommend", "export", "route", "doctor")
+_COMMANDS = ("profile", "recommend", "export", "route", "verify", "doctor")
 
 
 class _Lazy(click.Group):
@@ -48,6 +48,7 @@ def main() -> None:
     selector recommend P.profile.json     decide, write the policy
     selector export P.policy.json --to vllm
     selector route P.policy.json "prompt text"
+    selector verify                       compare outputs with plain decoding
 
     Exit: 0 done, 1 could not, 2 wrong usage, 130 interrupted (nothing lost).
     """

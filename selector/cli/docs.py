@@ -19,6 +19,8 @@ Data goes to stdout, talk and progress to stderr. Where a table is printed, `--j
 | 0 | done |
 | 1 | could not; one line on stderr says why and what mends it |
 | 2 | wrong usage |
+| 3 | `verify`: not lossless, or a drafter out of step |
+| 4 | `verify`: too little was compared to say |
 | 130 | interrupted; what was measured is kept |
 
 | variable | does |

@@ -11,6 +11,7 @@ from selector.cli import HELP
 
 _NEEDED = {
     "recommend": ("tune", ("optuna", "scikit-learn")),
+    "verify": ("reference", ("torch", "transformers", "accelerate", "safetensors", "gguf")),
     "profile": ("all", ("optuna", "torch", "transformers", "accelerate", "safetensors", "gguf")),
 }
 

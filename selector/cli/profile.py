@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from selector.adapters.checkpoint import Checkpoint
-from selector.adapters.recognise import recognise
 from selector.cli import HELP
+from selector.cli.models import reference_engine
 from selector.cli.progress import ProgressLine, command_line
-from selector.errors import SelectorError
 from selector.profile import check_writable, write_json
-from selector.strategy import METHODS, MODEL_METHODS
 from selector.workload import load_workload
 
 if TYPE_CHECKING:
@@ -207,33 +204,7 @@ def _engine(model: Path | None, options: dict[str, Any], progress: ProgressLine)
         from selector.engines.fake import FakeEngine
 
         return FakeEngine(seed=options["seed"])
-    from selector.engines.reference import ReferenceEngine
-
-    if model is None:
-        from selector.embedded import TARGET_NAME, embedded_drafters, embedded_target
-
-        target, name = embedded_target(progress.say), TARGET_NAME
-        drafters = named(options["drafters"]) or embedded_drafters(progress.say)
-    else:
-        target, name, drafters = model, model.resolve().name, named(options["drafters"])
-    progress.say(f"loading {name} and {len(drafters)} drafters")
-    return ReferenceEngine(
-        target, name, drafters, dtype=options["dtype"], device=options["device"], threads=options["threads"]
-    )
-
-
-def named(given: tuple[str, ...]) -> dict[str, tuple[Any, Path]]:
-    """`PATH`, `METHOD=PATH` and `NAME=PATH` options by name; without one a drafter is called as its folder."""
-    drafters: dict[str, tuple[Any, Path]] = {}
-    for text in given:
-        left, sign, path = ("", "", text) if Path(text).is_dir() or "=" not in text else text.partition("=")
-        if (sign and not re.fullmatch(r"[\w.-]+", left)) or left in set(METHODS) - MODEL_METHODS:
-            raise click.UsageError(f"--drafter {text!r}: write PATH, METHOD=PATH or NAME=PATH, such as eagle3=PATH")
-        folder = Path(path)
-        if not folder.is_dir():
-            raise SelectorError(f"--drafter {text!r}: no such folder")
-        insisted = left in MODEL_METHODS  # the engine refuses it when the tensors say otherwise
-        method = left if insisted else recognise(Checkpoint(folder))
-        name = folder.resolve().name if insisted or not left else left
-        drafters[name if name not in drafters else f"{name}-{len(drafters)}"] = (method, folder)
-    return drafters
+    return reference_engine(
+        model, options["drafters"], progress.say,
+        dtype=options["dtype"], device=options["device"], threads=options["threads"],
+    )  # fmt: skip

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from statistics import median
 
+from selector.acceptance import family_strategy
 from selector.measure.plan import ARMS, Plan
 from selector.measure.run import Measurement
 from selector.profile import Profile
-from selector.strategy import PLAIN
+from selector.strategy import PLAIN, greedy_family
 from selector.walks import decode, pooled_tau, walk
 from selector.workload import Workload
 
@@ -43,7 +44,7 @@ def profile_text(profile: Profile) -> str:
         "prompt",
         "output",
         "loops",
-        *(f"tau({k}) {f.split()[0] if not f.startswith('ngram') else f}" for f in families),
+        *(f"tau({k}) {family_strategy(f, k).label.removesuffix(f' k={k}')}" for f in families),
     ]
     rows = [head]
     for c in profile.classes:
@@ -53,7 +54,7 @@ def profile_text(profile: Profile) -> str:
             f"{median(r.output_tokens for r in recordings):.0f}",
             f"{sum(r.looping for r in recordings) / len(recordings):.0%}",
         ]  # fmt: skip
-        row += [f"{_tau(profile, c.name, f, k):.2f}" for f in families]
+        row += [f"{_tau(profile, c.name, greedy_family(f) if c.temperature == 0 else f, k):.2f}" for f in families]
         rows.append(row)
     widths = [max(len(r[i]) for r in rows) for i in range(len(head))]
     table = [

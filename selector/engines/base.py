@@ -6,9 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from selector.profile import DrafterInfo, EngineInfo, ModelInfo, Sampling
 from selector.strategy import Strategy
 from selector.workload import Request
+
+Scores = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,22 @@ class Acceptance:
 
     accepted: tuple[int, ...]
     proposed: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """Every output token against the distribution it should be drawn from, given the tokens before it; arrays (n,).
+
+    p: its probability; likelier: mass of the tokens likelier than it; excess: -ln p less its expectation (nan: p = 0);
+    beyond: by how much the nucleus was full before it, of the whole distribution (0 or less: inside).
+    favoured: by family, mass of the tokens that the drafter favours more (larger q / p; nan: nothing drafted there).
+    """
+
+    p: Scores
+    likelier: Scores
+    excess: Scores
+    beyond: Scores
+    favoured: Mapping[str, Scores]
 
 
 class Engine(Protocol):

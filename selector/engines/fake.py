@@ -42,7 +42,9 @@ class FakeEngine:
         self._rng = np.random.default_rng(seed)
         self.info = EngineInfo(name="fake", version="1", dtype="float32", device="none", threads=1)
         self.target = ModelInfo(**_model("fake-target", 1_000_000, 4_000_000, 1000))
-        known = {"eagle3": ("fake-head", 100_000), "draft_model": ("fake-draft", 300_000)}
+        known = {
+            "eagle3": ("fake-head", 100_000), "eagle": ("fake-eagle", 60_000), "draft_model": ("fake-draft", 300_000)
+        }  # fmt: skip
         self.drafters = {
             known[m][0]: DrafterInfo.model_validate(_model(*known[m], 4 * known[m][1], 100) | {"method": m})
             for m in methods

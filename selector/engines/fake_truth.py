@@ -45,10 +45,14 @@ class FakeCost:
     sampler: float = 2e-4
     prefill_token: float = 2.5e-4
     draft_fixed: Mapping[str, float] = field(
-        default_factory=lambda: {"ngram": 0.0005, "eagle3": 0.001, "draft_model": 0.001}
+        default_factory=lambda: {"ngram": 0.0005, "eagle3": 0.001, "eagle": 0.001, "draft_model": 0.001}
     )
-    draft_pass: Mapping[str, float] = field(default_factory=lambda: {"eagle3": 0.0025, "draft_model": 0.006})
-    draft_token: Mapping[str, float] = field(default_factory=lambda: {"eagle3": 1e-4, "draft_model": 2e-4})
+    draft_pass: Mapping[str, float] = field(
+        default_factory=lambda: {"eagle3": 0.0025, "eagle": 0.004, "draft_model": 0.006}
+    )
+    draft_token: Mapping[str, float] = field(
+        default_factory=lambda: {"eagle3": 1e-4, "eagle": 1e-4, "draft_model": 2e-4}
+    )
     noise: float = 0.015
 
     def step(self, method: str, drafted: float, batch: int, context: float, sampling: Sampling) -> float:
@@ -64,7 +68,7 @@ class FakeCost:
 
     def prefill(self, method: str, prompt_tokens: int) -> float:
         """True seconds of one prefill; a drafter with weights prefills too (a tenth of the target's time)."""
-        own = 1.1 if method in ("eagle3", "draft_model") else 1.0
+        own = 1.1 if method in ("eagle3", "eagle", "draft_model") else 1.0
         return own * (self.fixed + self.weights + self.prefill_token * prompt_tokens)
 
 

@@ -76,6 +76,7 @@ def build_profile(
         drafters=dict(engine.drafters),
         workload=workload.source,
         workload_sha256=workload.digest,
+        temperature_bands=workload.temperature_bands,
         classes=tuple(classes),
         k_max=k_max,
         loads=loads,

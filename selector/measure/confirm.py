@@ -37,7 +37,7 @@ class Session:
 
 
 def confirm_queue(profile: Profile, seed: int, *, rivals: bool) -> list[Session]:
-    """Each class's best strategy, with `rivals` also its best of another method, in order of expected regret.
+    """Each class's best strategy, with `rivals` its best of another method or way to draft too, by expected regret.
 
     Expected regret of a class: the mean over joint draws of (best value in the draw - value of the point choice),
     so a close call comes before a clear winner; plain decoding is a rival in every session.
@@ -47,10 +47,11 @@ def confirm_queue(profile: Profile, seed: int, *, rivals: bool) -> list[Session]
     arena = Arena(profile, "throughput", 1, draws=100, seed=seed)
     sessions = []
     for name in arena.classes:
-        values = {s: arena.value(s, {name: 1.0}) for s in arena.candidates}
+        values = {s: arena.value(s, {name: 1.0}) for s in arena.candidates_for({name})}
         drafted = sorted((s for s in values if s != PLAIN), key=lambda s: -float(values[s][0]))
         best = drafted[0]
-        rival = next((s for s in drafted if s.method != best.method), None)
+        way = (best.method, best.draft_sample_method)
+        rival = next((s for s in drafted if (s.method, s.draft_sample_method) != way), None)
         stacked = np.stack(list(values.values()))[:, 1:]
         regret = float(np.mean(stacked.max(axis=0) - values[best][1:]))
         sessions.append(Session(name, (best, rival) if rivals and rival else (best,), regret))

@@ -121,7 +121,9 @@ def step_cells(engine: Engine, workload: Workload, k_max: int, loads: Sequence[i
     ]
     cells += [StepCell(s, b, far, "greedy") for s in (PLAIN, ngram.with_k(middle)) for b in ends]
     for kind in samplings(workload)[1:]:
-        drafted = [d.with_k(k) for d in (*drafting, *(s.drawing for s in drafting[1:])) for k in few]
+        ways = (*drafting, *(s.drawing for s in drafting[1:]))
+        two = sorted({widths[0], widths[-1]})  # what a sampler adds is linear in k
+        drafted = [d.with_k(k) for d in ways for k in two]
         cells += [StepCell(s, b, near, kind) for s in (PLAIN, *drafted) for b in ends]
     return list(dict.fromkeys(cells))
 
@@ -153,7 +155,8 @@ def make_plan(
     classes = workload.by_class()
     tokens = sum(max(r.max_tokens for r in rs) for rs in classes.values()) / len(classes)
     record = 1.25 * tokens * speed.batch / BATCH_RECORDED  # a quarter more for prompts, padding and early stops
-    replay = drafters * 5 * speed.one
+    sampled = sum(rs[0].temperature > 0 for rs in classes.values())
+    replay = drafters * 5 * speed.one * (1 + sampled / len(classes))  # sampled classes: drawn drafts as well
     per_prompt = len(classes) * (record + replay)
     available = max(len(rs) for rs in classes.values())
     fitting = max(MIN_PROMPTS, int(SHARE_OF_ACCEPTANCE * budget_seconds / per_prompt))

@@ -178,7 +178,7 @@ class Measurement:
             done = self.progress.skip if all(k in journal for k in keys) else self.progress.advance
             for key, strategy in keys.items():
                 if key not in journal:
-                    seed = self.settings.seed + int(e["id"][:8], 16)
+                    seed = self.settings.seed + int(e["id"][:8], 16) + 1_000_003  # not the recording's own stream
                     a = self.engine.replay(
                         generation_of(e), strategy, temperature=r.temperature, top_p=r.top_p, seed=seed
                     )

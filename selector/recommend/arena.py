@@ -50,6 +50,7 @@ class Arena:
         # a band holds 95% of A/A ratios: half-width 1.96 sd
         self._noise = np.concatenate([[0.0], rng.normal(0.0, 1 / 1.96, draws)])
         self._seed = seed + 4
+        self._greedy = {c.name for c in profile.classes if c.temperature == 0}
         self._times: dict[tuple[Strategy, tuple[tuple[str, float], ...], int], Times] = {}
         self.not_considered = list(self.acceptances.incomplete)
         self._composable = {s: self._composable_classes(s) for s in candidates(self.acceptances)}
@@ -62,7 +63,12 @@ class Arena:
 
     def candidates_for(self, mix: Iterable[str]) -> list[Strategy]:
         """Strategies that can be composed for every one of these classes."""
-        return [s for s in self.candidates if self._composable[s].issuperset(mix)]
+        wanted = set(mix)
+        drawn = not wanted <= self._greedy  # where nothing is sampled, drawing drafts is the same strategy again
+        return [
+            s for s in self.candidates
+            if self._composable[s] >= wanted and (drawn or s.draft_sample_method == "greedy")
+        ]  # fmt: skip
 
     def times(self, strategy: Strategy, mix: Mix, load: int | None = None) -> Times:
         """Composed times, each class's corrected by what was confirmed. Raises `NotMeasured`."""
@@ -90,12 +96,12 @@ class Arena:
         """
         if strategy == PLAIN:
             return np.ones(self.draws + 1)
-        rng = np.random.default_rng((self._seed, zlib.crc32(strategy.family.encode())))
+        rng = np.random.default_rng((self._seed, zlib.crc32(strategy.proposer.encode())))
         ends = rng.normal(size=(2, self.draws))
         k_max = self.acceptances.families[strategy.family].k
         angle = math.pi / 2 * (strategy.k - 1) / max(k_max - 1, 1)  # unit variance at every k
         noise = self.confirmed.rms * (math.cos(angle) * ends[0] + math.sin(angle) * ends[1])
-        noise, correction = np.concatenate([[0.0], noise]), self.confirmed.correction(strategy.family)
+        noise, correction = np.concatenate([[0.0], noise]), self.confirmed.correction(strategy.proposer)
         measured = self.confirmed.factor(request_class, strategy, load)
         if measured is None:
             return np.exp(noise - correction)
@@ -154,7 +160,7 @@ class Arena:
             return "measured"
         if self.times(strategy, {request_class: 1.0}).extrapolated[request_class]:
             return "extrapolated"
-        return "composed, checked" if strategy.family in self.confirmed.families else "composed"
+        return "composed, checked" if strategy.proposer in self.confirmed.proposers else "composed"
 
     def speedup(self, strategy: Strategy, values: Array, mix: Mix) -> Estimate:
         """`estimate` for a strategy; plain decoding against itself has no spread."""

@@ -32,8 +32,9 @@ class Confirmed:
 
     def __init__(self, profile: Profile, acceptances: Acceptances, costs: StepCosts, seed: int) -> None:
         self._acceptances, self._costs, self._seed = acceptances, costs, seed
+        self._greedy = {c.name for c in profile.classes if c.temperature == 0}
         self._runs = {
-            (cell.request_class, cell.strategy, cell.load): _per_prompt(cell)
+            (cell.request_class, self._same(cell.request_class, cell.strategy), cell.load): _per_prompt(cell)
             for cell in profile.confirmed
             if cell.arm == "main" and cell.runs and cell.request_class in acceptances.prompts
         }
@@ -44,11 +45,11 @@ class Confirmed:
                 with contextlib.suppress(NotMeasured):
                     self._factors[key] = self._compare(*key)
         self.checks = [Check(*key, error=-math.log(float(f[0]))) for key, f in self._factors.items()]
-        self.families = {c.strategy.family for c in self.checks}
+        self.proposers = {c.strategy.proposer for c in self.checks}
 
-    def has(self, request_class: str, strategy: Strategy, load: int) -> bool:
-        """Whether the cell and its plain arm ran on at least one common prompt."""
-        return bool(self._common(request_class, strategy, load))
+    def _same(self, request_class: str, strategy: Strategy) -> Strategy:
+        """Greedy requests are drafted for greedily either way: both ways to draft are one cell there."""
+        return strategy.guessing if request_class in self._greedy else strategy
 
     def factor(self, request_class: str, strategy: Strategy, load: int) -> Array | None:
         """What composed seconds of a cell must be multiplied by to meet what was measured, [draws + 1].
@@ -57,7 +58,7 @@ class Confirmed:
         composition only carries the measured ratio from those prompts to all prompts of the class. Where all ran,
         the corrected cell is the measured ratio itself. None when the cell was not confirmed.
         """
-        return self._factors.get((request_class, strategy, load))
+        return self._factors.get((request_class, self._same(request_class, strategy), load))
 
     def coverage(self, request_class: str, strategy: Strategy, load: int) -> tuple[int, float]:
         """Prompts of the class that ran in the cell, and their share of all its prompts."""
@@ -96,16 +97,16 @@ class Confirmed:
         """Mean absolute relative error of the composition; None when nothing was checked."""
         return sum(abs(math.expm1(-c.error)) for c in self.checks) / len(self.checks) if self.checks else None
 
-    def correction(self, family: str) -> float:
-        """Log of what composed speedups of a family should be multiplied by: its checks' mean error, shrunk.
+    def correction(self, proposer: str) -> float:
+        """Log of what a proposer's composed speedups should be multiplied by: its checks' mean error, shrunk.
 
-        n checks count n / (n + 1), so that one noisy run does not move a whole family by its full error.
+        n checks count n / (n + 1), so that one noisy run does not move all its cells by its full error.
         """
-        errors = [c.error for c in self.checks if c.strategy.family == family]
+        errors = [c.error for c in self.checks if c.strategy.proposer == proposer]
         return sum(errors) / (len(errors) + 1)
 
     def _common(self, request_class: str, strategy: Strategy, load: int) -> list[str]:
-        arms = [self._runs.get((request_class, s, load), {}) for s in (strategy, PLAIN)]
+        arms = [self._runs.get((request_class, self._same(request_class, s), load), {}) for s in (strategy, PLAIN)]
         known = self._acceptances.ids(request_class) if request_class in self._acceptances.prompts else []
         return [i for i in known if i in arms[0] and i in arms[1]]
 

@@ -103,6 +103,7 @@ def _from_vllm(config: dict[str, Any], profile: Profile, path: str, load: int) -
         settings |= {"lookup_min": low or high or _VLLM_WINDOW, "lookup_max": high or low or _VLLM_WINDOW}
     else:
         settings["drafter"] = _drafter(str(method), model, profile, path)
+        settings["draft_sample_method"] = config.get("draft_sample_method", "greedy")
     try:
         return Strategy.model_validate(settings)
     except ValidationError as error:

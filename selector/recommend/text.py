@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from selector.errors import SelectorError
@@ -19,6 +20,9 @@ def train_classifier(profile: Profile, workload: str | Path | None, seed: int) -
         found = load_workload(place)
     except SelectorError as error:
         return None, f"no text classifier: {error}; pass --workload"
+    if profile.temperature_bands is not None:
+        with contextlib.suppress(SelectorError):  # then it is another workload, as said below
+            found = found.banded(profile.temperature_bands)
     if found.digest != profile.workload_sha256:
         return (
             None,

@@ -97,6 +97,8 @@ class EagleHead(Trainee):
             "architectures": ["LlamaForCausalLM"],  # vLLM puts Eagle in front of it
             "num_hidden_layers": 1,
             "tie_word_embeddings": False,
+            "attention_bias": False,
+            "mlp_bias": False,
         }
         (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", "utf-8")
 

@@ -97,6 +97,8 @@ class Eagle3Head(Trainee):
             "num_hidden_layers": 1,
             "draft_vocab_size": len(self.draft_ids),
             "tie_word_embeddings": False,
+            "attention_bias": False,
+            "mlp_bias": False,
         }
         (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", "utf-8")
 

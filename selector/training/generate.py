@@ -58,7 +58,7 @@ class Author:
         self.options, self.model = options, DecoderModel(options.target, "float32", "cpu")
         self.tokenizer = AutoTokenizer.from_pretrained(options.target, local_files_only=True)
         stop = self.model.model.generation_config.eos_token_id or self.model.config.eos_token_id
-        self.stop_ids = frozenset([stop] if isinstance(stop, int) else stop)
+        self.stop_ids = frozenset([stop] if isinstance(stop, int) else stop or ())
         if not self.tokenizer.chat_template:
             raise SelectorError(f"{options.target}: no chat template, so where a user's turn begins is not known")
         turn = [{"role": "user", "content": _MARK}]
@@ -102,6 +102,8 @@ def generate(options: DataOptions, say: Callable[[str], None], clock: Callable[[
     """Append conversations to `out` until it holds enough; returns how many. Each batch is on disk before the next."""
     if options.threads:
         torch.set_num_threads(options.threads)
+    if not options.out.parent.is_dir():
+        raise WorkloadError(f"{options.out}: no folder {options.out.parent} to write it to")
     first, seen, count = _known(options)
     seen |= {prompt_fingerprint(t) for t in texts(load_workload().requests)}  # what is measured is never trained on
     author, start, had = Author(options), clock(), count
@@ -131,15 +133,29 @@ def _known(options: DataOptions) -> tuple[int, set[str], int]:
         return 0, set(), 0
     if not options.resume:
         raise WorkloadError(f"{options.out}: exists; go on with --resume, or name another file")
-    lines = options.out.read_bytes().split(b"\n")
-    if lines[-1]:  # a kill in the middle of a line: that conversation is made again
-        options.out.write_bytes(b"\n".join([*lines[:-1], b""]))
-    rows = [json.loads(line) for line in lines[:-1] if line]
+    whole, _, cut = options.out.read_bytes().rpartition(b"\n")
+    rows = [_own_row(line, options.out) for line in whole.split(b"\n") if line]
+    if cut:  # a kill in the middle of a line: the batch goes on without that conversation
+        _own_row(whole.split(b"\n")[0] if rows else cut, options.out, cut=not rows)
+        options.out.write_bytes(whole + b"\n" if rows else b"")
     if not rows:
         return 0, set(), 0
-    if any({"batch", "fingerprint"} - row.keys() for row in rows):
-        raise WorkloadError(f"{options.out}: not written by this command; name another file")
     return rows[-1]["batch"] + 1, {row["fingerprint"] for row in rows}, len(rows)
+
+
+def _own_row(line: bytes, file: Path, *, cut: bool = False) -> dict[str, Any]:
+    """A line that this command wrote; of another file nothing is touched. `cut`: its beginning is all there is."""
+    ours = line.startswith(b'{"p": [') if cut else True
+    row: Any = {}
+    if not cut:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            ours = False
+        ours = ours and isinstance(row, dict) and {"p", "r", "batch", "fingerprint"} <= row.keys()
+    if not ours:
+        raise WorkloadError(f"{file}: not written by this command; name another file")
+    return dict(row)
 
 
 def _fresh(prompts: list[str], seen: set[str]) -> Iterator[str]:

@@ -65,7 +65,7 @@ def page(engine: ReferenceEngine, found: list[Comparison], prompts: int) -> str:
     odd = [c for c in found if c.verdict != "equal"]
     lines += [""] + [
         f"- {c.strategy.label}, class {c.request_class}, prompt {c.prompt}: {c.verdict} at token {c.position}, "
-        f"gap {c.gap:.2g}"
+        + ("one output merely ends there" if c.gap is None else f"gap {c.gap:.2g}")
         for c in odd
     ]
     return "\n".join(lines)

@@ -46,9 +46,9 @@ def page(engine: ReferenceEngine, runs: Sequence[Run], command: str) -> str:
         header(engine.info, command),
         "",
         f"{prompts} prompts of {len(classes)} classes x {repeats} repeats, greedy, natural stop, at most "
-        f"{max(len(r.output) for r in runs)} tokens; all arms in one process, by turns, in another order each time; "
+        f"{max(len(r.output) for r in runs)} tokens; all arms in one process, by turns, their order turned; "
         "seconds run from prompt ids to the last output id, prefill included. transformers loads the same folder with "
-        "its own linear layers. Ours packs them for oneDNN; `ours unpacked` does not, so its ratio is the loop alone.",
+        "its own linear layers. Ours packs them for oneDNN; `ours unpacked` does not: loop and forward pass.",
         "",
         "## Ours to theirs",
         "",

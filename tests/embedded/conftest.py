@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from selector.engines.reference import ReferenceEngine
 
 EAGLE3 = Strategy(method="eagle3", drafter="eagle3-smollm2-135m", num_speculative_tokens=4)
+EAGLE = Strategy(method="eagle", drafter="eagle-smollm2-135m", num_speculative_tokens=4)
 DRAFT = Strategy(method="draft_model", drafter="draft2-smollm2-135m", num_speculative_tokens=4)
 NGRAM = Strategy(method="ngram", lookup_min=2, lookup_max=4, num_speculative_tokens=4)
-DRAFTING = (NGRAM, DRAFT, EAGLE3)
+DRAFTING = (NGRAM, DRAFT, EAGLE3, EAGLE)
 
 
 @pytest.fixture(scope="session")

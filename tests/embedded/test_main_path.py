@@ -71,8 +71,8 @@ def test_profile_survives_a_kill_and_the_path_ends_in_a_routed_request(folder: P
     assert not journal.exists()
     assert finished > 8
     assert profile.provenance.interruptions == 1
-    assert {c.method for c in profile.step_costs} == {"none", "ngram", "draft_model", "eagle3"}
-    assert {r.family.split()[0] for r in profile.replays} == {"ngram", "draft_model", "eagle3"}
+    assert {c.method for c in profile.step_costs} == {"none", "ngram", "draft_model", "eagle", "eagle3"}
+    assert {r.family.split()[0] for r in profile.replays} == {"ngram", "draft_model", "eagle", "eagle3"}
     assert any(c.strategy != PLAIN for c in profile.confirmed)
 
     policy = json.loads(run(folder, "recommend", "p.profile.json", "--workload", "w.jsonl", "--json").stdout)

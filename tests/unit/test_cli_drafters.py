@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from selector.cli.profile import named
+from selector.cli.models import named
 from selector.errors import DrafterMismatch, SelectorError
 
 from . import checkpoints

@@ -19,6 +19,7 @@ from selector import policy, profile, strategy, workload
 from selector.cli import docs, main
 from selector.embedded import TARGET_NAME
 from selector.recipes import load_recipes
+from selector.verify import report
 from tests.unit import policies
 
 ROOT = Path(__file__).parents[2]
@@ -136,7 +137,7 @@ def test_every_recipe_has_a_line() -> None:
 
 MODELS = [
     model
-    for module in (workload, profile, policy, strategy)
+    for module in (workload, profile, policy, strategy, report)
     for model in vars(module).values()
     if isinstance(model, type) and issubclass(model, BaseModel) and model.__module__ == module.__name__
 ]

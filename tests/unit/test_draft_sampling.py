@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,14 @@ from selector.engines.fake_truth import FakeClass
 from selector.exporters.vllm_config import speculative_config
 from selector.measure import Settings, measure
 from selector.policy import Policy
-from selector.profile import Profile
+from selector.profile import ConfirmedCell, Profile, Run
 from selector.recommend import recommend
+from selector.recommend.arena import Arena
+from selector.recommend.current import read_current
+from selector.recommend.text import train_classifier
 from selector.stepcost import StepCosts
-from selector.strategy import Strategy
-from selector.workload import Request, Workload
+from selector.strategy import PLAIN, Strategy
+from selector.workload import Request, Workload, load_workload
 
 EAGLE = Strategy(method="eagle3", drafter="fake-head", num_speculative_tokens=4)
 SETTINGS = Settings(budget_seconds=60, k_max=4, loads=(1, 2), prompts_per_class=12, confirm=False)
@@ -83,3 +87,46 @@ def test_recommend_takes_the_better_way_to_draft_and_the_export_says_so(
     told = speculative_config(policy, pool)
     assert told is not None
     assert told.get("draft_sample_method", "greedy") == chosen
+
+
+def test_on_greedy_classes_both_ways_to_draft_are_one_cell(tmp_path: Path) -> None:
+    """A confirmed cell speaks for its drawing sibling, which is no candidate of its own there."""
+    profile = profile_of(1.2, tmp_path)
+    arena = Arena(profile, "throughput", 1, draws=20, seed=0)
+    assert not [s for s in arena.candidates_for({"chat"}) if s.draft_sample_method != "greedy"]
+    assert [s for s in arena.candidates_for({"chat", "chat, t=0.7"}) if s.draft_sample_method != "greedy"]
+    runs = [
+        Run(id=r.id, repeat=0, output_tokens=r.output_tokens, decode_steps=r.output_tokens - 1, drafted=0, accepted=0,
+            prefill_seconds=0.1, decode_seconds=seconds * r.output_tokens)
+        for r in profile.recordings if r.request_class == "chat" for seconds in (0.02,)
+    ]  # fmt: skip
+    cells = tuple(
+        ConfirmedCell(request_class="chat", strategy=s, load=1, arm="main", runs=tuple(runs)) for s in (PLAIN, EAGLE)
+    )
+    arena = Arena(profile.model_copy(update={"confirmed": cells}), "throughput", 1, draws=20, seed=0)
+    times = [arena.times(s, {"chat": 1.0}).engine["chat"] for s in (EAGLE, EAGLE.drawing)]
+    assert (times[0] == times[1]).all()
+    assert float(arena.value(EAGLE, {"chat": 1.0})[0]) == pytest.approx(1.0)
+
+
+def test_a_deployed_config_with_drawn_drafts_is_compared_as_such(tmp_path: Path) -> None:
+    profile = profile_of(1.35, tmp_path, (0.7,))
+    config = {"method": "eagle3", "model": profile.drafters["fake-head"].path, "num_speculative_tokens": 2}
+    file = tmp_path / "engine.yaml"
+    file.write_text(json.dumps({"speculative-config": config | {"draft_sample_method": "probabilistic"}}), "utf-8")
+    assert read_current(file, profile, 1) == {"": EAGLE.with_k(2).drawing}
+
+
+def test_banded_workloads_keep_their_text_classifier(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": f"{word} {i}", "class": task, "temperature": 0.1 * (1 + i % 3)}
+        for task, word in (("chat", "hello how are you"), ("code", "def f(x): return"))
+        for i in range(8)
+    ]
+    file = tmp_path / "w.jsonl"
+    file.write_text("".join(json.dumps(r) + "\n" for r in rows), "utf-8")
+    workload = load_workload(file).banded((0.5,))
+    profile = measure(FakeEngine(seed=1), workload, tmp_path / "j", SETTINGS)
+    assert [c.name for c in profile.classes] == ["chat, t=0.5", "code, t=0.5"]
+    classifier, reason = train_classifier(profile, file, 0)
+    assert classifier is not None, reason

@@ -15,11 +15,12 @@ from selector.adapters import adapter
 from selector.adapters.base import Drafter, Drafts, DraftSampling, Recording, SampledRecording
 from selector.adapters.checkpoint import Checkpoint
 from selector.adapters.ngram_model import NgramDrafter
-from selector.engines.base import Acceptance, Generation
+from selector.engines.base import Acceptance, Generation, TokenScores
 from selector.engines.reference.loop import decode
 from selector.engines.reference.model import DecoderModel
 from selector.engines.reference.record import record
 from selector.engines.reference.sampling import probabilities
+from selector.engines.reference.scoring import score
 from selector.engines.reference.stepper import Sampler, Stepper
 from selector.errors import SelectorError
 from selector.profile import DrafterInfo, EngineInfo, ModelInfo, Sampling
@@ -30,7 +31,12 @@ STEPS_PER_TIMING = 2
 
 
 class ReferenceEngine:
-    """Loads the target once and each drafter when first used. Not thread-safe: one decode at a time."""
+    """Loads the target once and each drafter when first used. Not thread-safe: one decode at a time.
+
+    A subclass with another `stepper` decodes by it; timings and recordings stay as they are.
+    """
+
+    stepper: type[Stepper] = Stepper
 
     def __init__(
         self,
@@ -155,6 +161,7 @@ class ReferenceEngine:
             max_tokens=self._limit(request, strategy.k),
             stop_ids=self.stop_ids,
             sampler=self._sampler(request.temperature, request.top_p, _own_seed(request, seed), strategy),
+            stepping=self.stepper,
         )
 
     def record(self, requests: Sequence[Request], *, seed: int) -> list[Generation]:
@@ -175,11 +182,28 @@ class ReferenceEngine:
 
     def top_two_gap(self, tokens: Sequence[int]) -> float:
         """Difference of the two highest logits after `tokens`: how close a greedy choice was."""
+        first, second = self._next_logits(tokens).topk(2).values.tolist()
+        return float(first - second)
+
+    def behind_best(self, tokens: Sequence[int], token: int) -> float:
+        """How far the logit of `token` lies below the highest after `tokens`."""
+        logits = self._next_logits(tokens)
+        return float(logits.max() - logits[token])
+
+    def _next_logits(self, tokens: Sequence[int]) -> torch.Tensor:
         self.model.tap(())
         ids = torch.tensor([list(tokens)], device=self.model.device)
         logits, _ = self.model.forward(ids, self.model.new_cache(1, len(tokens)), keep=1)
-        first, second = logits[0, -1].float().topk(2).values.tolist()
-        return float(first - second)
+        return logits[0, -1].float()
+
+    def score(
+        self, output: Generation, strategies: Sequence[Strategy], *, temperature: float, top_p: float
+    ) -> TokenScores:
+        """Every token of an output against the target's own distribution at this setting, and against the drafters."""
+        drafters = {
+            s.family: (d, s.draft_sample_method == "probabilistic") for s in strategies if (d := self.drafter(s))
+        }
+        return score(self.model, output, drafters, temperature=temperature, top_p=top_p)
 
     @torch.inference_mode()
     def replay(
@@ -197,8 +221,11 @@ class ReferenceEngine:
             cache = self.model.new_cache(1, len(tokens))
             logits, aux = self.model.forward(tokens[None, :-1], cache, keep=n if drawn else 1)
             if drawn:
-                p = probabilities(logits[0], temperature, top_p)
-                own = p.gather(1, tokens[len(recorded.prompt_ids) :, None])[:, 0]
+                emitted = tokens[len(recorded.prompt_ids) :, None]
+                own = torch.cat([  # a few rows at a time: the whole vocabulary of each is needed for a moment only
+                    probabilities(rows, temperature, top_p).gather(1, x)[:, 0]
+                    for rows, x in zip(*(torch.split(t, 256) for t in (logits[0], emitted)), strict=True)
+                ])  # fmt: skip
                 u = torch.rand((n - 1, k), generator=torch.Generator().manual_seed(seed)).to(own.device)
                 sampled = SampledRecording(temperature, own, u)
         recording = Recording(tokens, len(recorded.prompt_ids), None if aux is None else aux[0], sampled)

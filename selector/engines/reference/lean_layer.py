@@ -29,8 +29,15 @@ class LeanLayer:
     down: nn.Module
 
 
-def fits(config: Any) -> bool:
-    """Whether the architecture is one that `lean.LeanDecoder` knows."""
+def fits(config: Any, layers: nn.ModuleList | None = None) -> bool:
+    """Whether the architecture is one that `lean.LeanDecoder` knows, and its layers hold plain linear products."""
+    if getattr(config, "quantization_config", None) is not None:
+        return False
+    for layer in layers or ():
+        products = [getattr(layer.self_attn, f"{n}_proj", None) for n in "qkvo"]
+        products += [getattr(layer.mlp, f"{n}_proj", None) for n in ("gate", "up", "down")]
+        if any(type(p) is not nn.Linear for p in products):
+            return False
     rope = getattr(config, "rope_parameters", None) or {}
     return (
         config.model_type in MODEL_TYPES

@@ -21,11 +21,12 @@ def decode(
     max_tokens: int,
     stop_ids: frozenset[int],
     sampler: Sampler,
+    stepping: type[Stepper] = Stepper,
 ) -> Generation:
     """Prefill, then steps until a stop token or `max_tokens`. Tokens and drafts past the end are not counted."""
     clock = time.perf_counter
     capacity = len(prompt_ids) + max_tokens + k + 1
-    stepper = Stepper(target, drafter, sampler, 1, capacity)
+    stepper = stepping(target, drafter, sampler, 1, capacity)
     start = clock()
     output = stepper.prefill(torch.tensor([prompt_ids], device=target.device))
     first = clock()

@@ -39,7 +39,8 @@ class DecoderModel:
         self._refuse_windows()
         self.parameters = sum(p.numel() for p in self.model.parameters())
         self.weight_bytes = sum(p.numel() * p.element_size() for p in self.model.parameters())
-        self.lean = lean_decoder(self.model, pack=pack) if lean and fits(self.config) else None
+        layers = self.model.get_decoder().layers
+        self.lean = lean_decoder(self.model, pack=pack) if lean and fits(self.config, layers) else None
         if self.lean:
             self.packed = self.lean.packed
         else:
