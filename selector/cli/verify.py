@@ -77,7 +77,7 @@ class Numbers(click.ParamType[tuple[float, ...]]):
     default=None,
     help="JSONL of requests.  [default: the shipped classes]",
 )
-@click.option("--prompts", type=click.IntRange(min=1), default=3, show_default=True, help="Prompts per task.")
+@click.option("--prompts", type=click.IntRange(min=1), default=2, show_default=True, help="Prompts per task.")
 @click.option("--max-tokens", type=click.IntRange(min=2), default=64, show_default=True, help="Most output tokens.")
 @click.option(
     "--temperatures",

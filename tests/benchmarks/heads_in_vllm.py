@@ -63,7 +63,8 @@ def main() -> None:
         rows = [compare(v, Path(scratch), options.vllm_python) for v in wanted]
     info = ReferenceEngine(embedded_target(), TARGET_NAME, {}).info
     print("# Heads in vLLM against our replay\n")
-    print(header(info, "python -m tests.benchmarks.heads_in_vllm --vllm-python PATH"), end="\n\n")
+    only = f" --only {options.only!r}" if options.only else ""
+    print(header(info, f"python -m tests.benchmarks.heads_in_vllm --vllm-python PATH{only}"), end="\n\n")
     print(
         f"vLLM 0.32.0 on CPU, float32, enforce_eager, k = {K}; {len(prompts())} greedy prompts of six classes, "
         f"{TOKENS} tokens. A step agrees when vLLM accepted as many drafts as our replay of the output says. Only "

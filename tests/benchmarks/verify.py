@@ -1,4 +1,6 @@
-"""Prints what the losslessness check says of broken decoders and of right ones, on the real embedded model.
+"""Prints what the losslessness check says of broken decoders and of right ones.
+
+Broken ones and a few right ones decode with the real embedded model; twenty more seeds with a tiny random one.
 
 python -m tests.benchmarks.verify > docs/benchmarks/verify.md
 """
@@ -7,80 +9,97 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 
 from selector.cli.strategies import strategies
 from selector.embedded import EAGLE3_NAME, TARGET_NAME, embedded_drafters, embedded_target
 from selector.engines.reference import ReferenceEngine
 from selector.strategy import Strategy
 from selector.verify import DEFAULT_ALPHA, DEFAULT_SETTINGS, Setting, StrategyReport, choose, verify_lossless
-from selector.workload import load_workload
+from selector.workload import Request, load_workload
+from tests import tiny
 from tests.benchmarks.header import header
 from tests.sabotage import SABOTAGES
 
 HEAD = Strategy(method="eagle3", drafter=EAGLE3_NAME, num_speculative_tokens=4)
-#: Which strategy shows a fault, and the sampling under which it does (None: greedy outputs are enough).
-SHOWN: dict[str, Sequence[tuple[Strategy, Setting | None]]] = {
-    "KV crop, one too many": [(HEAD, None)],
-    "KV crop, one too few": [(HEAD, None)],
-    "stale drafter state": [(HEAD, None)],
-    "bonus token lost": [(HEAD, None)],
-    "bonus token never emitted": [(HEAD, None)],
-    "wrong residual": [(HEAD, Setting(temperature=1.0)), (HEAD.drawing, Setting(temperature=0.7))],
-    "drawn drafts taken for greedy ones": [(HEAD.drawing, Setting(temperature=1.0))],
-    "temperature ignored in verification": [(HEAD, Setting(temperature=0.4)), (HEAD.drawing, Setting(temperature=0.4))],
-    "stop token overrun, to the step's end": [(HEAD, None)],
-    "stop token overrun, no stop at all": [(HEAD, None)],
+COLD, ONE = Setting(temperature=0.4), Setting(temperature=1.0)
+#: Whether drafts are drawn and the sampling under which a fault shows (None: greedy outputs are enough).
+SHOWN: dict[str, Sequence[tuple[bool, Setting | None]]] = {
+    "KV crop, one too many": [(False, None)],
+    "KV crop, one too few": [(False, None)],
+    "stale drafter state": [(False, None)],
+    "bonus token lost": [(False, None)],
+    "bonus token never emitted": [(False, None)],
+    "stop token overrun, to the step's end": [(False, None)],
+    "stop token overrun, no stop at all": [(False, None)],
+    "wrong residual": [(False, ONE), (True, COLD)],
+    "drawn drafts taken for greedy ones": [(True, ONE)],
+    "temperature ignored in verification": [(False, COLD), (True, COLD)],
 }
 
 
 def main() -> None:
     """Broken decoders first, then seeded runs of right ones."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=20, help="seeded runs of unmodified adapters")
-    parser.add_argument("--prompts", type=int, default=1, help="prompts per task in each of them")
+    parser.add_argument("--per-task", type=int, default=1, help="prompts per task where sampling is compared")
     parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--real-runs", type=int, default=4, help="seeded runs of right adapters, embedded model")
+    parser.add_argument("--without-clean", action="store_true", help="leave the right adapters on the tiny model out")
+    parser.add_argument("--without-real", action="store_true", help="leave the embedded model out")
     options = parser.parse_args()
     engine = ReferenceEngine(embedded_target(), TARGET_NAME, embedded_drafters())
     print("# What the losslessness check catches", end="\n\n")
     print(header(engine.info, " ".join(["python -m tests.benchmarks.verify", *sys.argv[1:]])), end="\n\n")
-    print("\n".join(broken(engine, 3, 64)), flush=True)
-    print("\n".join(clean(engine, options.runs, options.prompts, options.tokens)))
+    with tempfile.TemporaryDirectory() as scratch:
+        small = tiny.engine(Path(scratch))
+        if not options.without_clean:
+            print("\n".join(clean("a tiny random model", small, 20, lambda n: tiny.requests(14), 3)), flush=True)
+        print("\n".join(broken("a tiny random model", small, tiny.DRAFT, lambda most: tiny.requests(24))), flush=True)
+    if options.without_real:
+        return
+    chosen = partial(choose, load_workload().requests, 1, options.tokens)
+    print("\n".join(clean("the embedded model", engine, options.real_runs, chosen, 4)), flush=True)
+    shipped = load_workload().requests
+    for line in broken("the embedded model", engine, HEAD, lambda most: choose(shipped, options.per_task, most, 1)):
+        print(line, flush=True)
 
 
-def broken(engine: ReferenceEngine, prompts: int, tokens: int) -> Iterator[str]:
-    """Each sabotage of `tests/sabotage.py`."""
-    yield from ("## Broken decoders", "")
-    yield (
-        "Each decodes wrongly in one way. Greedy: one prompt per task where the fault shows in greedy outputs (two and "
-        f"128 tokens for stop tokens); sampled: {prompts} prompts per task, at most {tokens} tokens, one sampling."
-    )
+def broken(
+    name: str, engine: ReferenceEngine, head: Strategy, requests: Callable[[int], list[Request]]
+) -> Iterator[str]:
+    """Each sabotage of `tests/sabotage.py`; `requests`: by their longest output."""
+    yield from ("", f"## Broken decoders, {name}", "")
+    yield f"Each decodes wrongly in one way. {len(requests(64))} prompts, greedy, and one sampling where it takes that."
     yield from ("", "| fault | strategy | sampling | verdict | drafter's steps | smallest corrected p | evidence |")
     yield "|---|---|---|---|---|---|---|"
     for fault, cases in SHOWN.items():
-        for strategy, setting in cases:
-            per_task, most = (prompts, tokens) if setting else (2, 128) if "stop" in fault else (1, tokens)
-            requests = choose(load_workload().requests, per_task, most, 1)
-            settings = [setting] if setting else []
+        for drawn, setting in cases:
+            strategy, settings = head.drawing if drawn else head, [setting] if setting else []
+            asked = requests(128 if "stop" in fault else 48)
             (found,) = verify_lossless(
-                SABOTAGES[fault](engine), [strategy], requests, settings=settings, seed=1
+                SABOTAGES[fault](engine), [strategy], asked, settings=settings, seed=1
             ).strategies
-            say(f"{fault}, {strategy.label}: {'caught' if found.failed else 'NOT CAUGHT'}")
+            say(f"{name}, {fault}, {strategy.label}: {'caught' if found.failed else 'NOT CAUGHT'}")
             sampling = f"t={setting.temperature:g}" if setting else "greedy"
             counts = ", ".join(f"{kind} {n}" for kind, n in found.evidence_counts.items()) or "–"
-            caught = found.verdict if found.verdict == "not lossless" else f"{found.verdict} (outputs)"
+            caught = found.verdict if found.verdict == "not lossless" else "outputs right"
             answer = f"{caught} | {found.drafting.verdict} | {smallest(found)} | {counts}"
             yield f"| {fault} | {strategy.label} | {sampling} | {answer} |"
 
 
-def clean(engine: ReferenceEngine, runs: int, prompts: int, tokens: int) -> Iterator[str]:
-    """Unmodified adapters: strategies and samplings take turns, every run with a seed and prompts of its own."""
-    every = strategies((), engine.drafters, 4)
-    yield from ("", f"## {runs} seeded runs of unmodified adapters", "")
+def clean(
+    name: str, engine: ReferenceEngine, runs: int, requests: Callable[[int], list[Request]], k: int
+) -> Iterator[str]:
+    """Unmodified adapters: strategies and samplings take turns, every run with a seed of its own."""
+    every = strategies((), engine.drafters, k)
+    yield from ("", f"## {runs} seeded runs of unmodified adapters, {name}", "")
     yield (
-        f"{prompts} prompts per task, at most {tokens} tokens, greedy and one sampling each; alpha {DEFAULT_ALPHA:g} "
-        "within a run. An alarm is a verdict of not lossless, or steps not as replayed."
+        f"{len(requests(0))} prompts, greedy and one sampling each; alpha {DEFAULT_ALPHA:g} in a run. An alarm is a "
+        "verdict of not lossless, or steps not as replayed."
     )
     yield from ("", "| seed | strategy | t / top-p | verdict | drafter's steps | smallest corrected p | tokens |")
     yield "|---|---|---|---|---|---|---|"
@@ -88,10 +107,9 @@ def clean(engine: ReferenceEngine, runs: int, prompts: int, tokens: int) -> Iter
     for seed in range(runs):
         strategy, setting = every[seed % len(every)], DEFAULT_SETTINGS[seed % len(DEFAULT_SETTINGS)]
         start = time.monotonic()
-        requests = choose(load_workload().requests, prompts, tokens, seed)
-        (found,) = verify_lossless(engine, [strategy], requests, settings=[setting], seed=seed).strategies
+        (found,) = verify_lossless(engine, [strategy], requests(seed), settings=[setting], seed=seed).strategies
         alarms += found.failed
-        say(f"seed {seed}, {strategy.label}: {found.verdict}, {time.monotonic() - start:.0f} s")
+        say(f"{name}, seed {seed}, {strategy.label}: {found.verdict}, {time.monotonic() - start:.0f} s")
         tokens_seen = f"{found.greedy.tokens} greedy, {found.sampled_tokens} sampled"
         answer = f"{found.verdict} | {found.drafting.verdict} | {smallest(found)} | {tokens_seen}"
         yield f"| {seed} | {strategy.label} | {setting.temperature:g} / {setting.top_p:g} | {answer} |"

@@ -47,6 +47,7 @@ def one(report: LosslessReport) -> StrategyReport:
     return found
 
 
+@pytest.mark.embedded  # many sampled outputs: too slow for the plain run
 @pytest.mark.parametrize("seed", range(3))
 def test_an_unmodified_adapter_raises_no_alarm(engine: ReferenceEngine, seed: int) -> None:
     strategy = (tiny.DRAFT, tiny.DRAFT.drawing, tiny.NGRAM)[seed]
@@ -84,6 +85,7 @@ def test_right_outputs_by_wrong_steps_are_told_apart(engine: ReferenceEngine, fa
         assert hint in report_text(report)
 
 
+@pytest.mark.embedded  # many sampled outputs: too slow for the plain run
 @pytest.mark.parametrize(
     ("fault", "strategy", "setting", "samples"),
     [
@@ -151,6 +153,15 @@ def test_scores_are_what_the_target_alone_says(engine: ReferenceEngine, strategy
         favoured = [scores.favoured[strategy.family][at] for at in step_starts(output)]
         assert {f for f, accepted in zip(favoured, output.accepted_per_step, strict=True) if accepted} == {0.0}
         assert max(favoured) > 0.1
+
+
+def test_one_pass_over_an_output_scores_it_for_both_ways_to_draft(engine: ReferenceEngine) -> None:
+    output = engine.generate(tiny.requests(1)[0], PLAIN, seed=0)
+    ways = [tiny.DRAFT, tiny.DRAFT.drawing, tiny.NGRAM]
+    together = engine.score(output, ways, temperature=0.7, top_p=0.9)
+    for way in ways:
+        alone = engine.score(output, [way], temperature=0.7, top_p=0.9)
+        assert alone.favoured[way.family] == pytest.approx(together.favoured[way.family], nan_ok=True, abs=1e-6)
 
 
 def test_a_token_outside_the_nucleus_is_impossible_only_beyond_rounding() -> None:

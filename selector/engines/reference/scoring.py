@@ -29,10 +29,15 @@ def score(
     logits, aux = target.forward(tokens[:, :-1], target.new_cache(1, tokens.shape[1]), keep=len(output.output_ids))
     whole = torch.softmax(logits[0].float() / temperature, -1)
     judged = _Judged(probabilities(logits[0], temperature, top_p), tokens[0, len(output.prompt_ids) :], whole)
-    favoured = {}
+    favoured, made = {}, dict[int, list[Drafts]]()
+    drawing = {id(drafter) for drafter, drawn in drafters.values() if drawn}
     for family, (drafter, drawn) in drafters.items():
-        own = _of_layers(aux, layers, drafter.aux_layers)
-        favoured[family] = _favoured(drafter, tokens, own, judged, temperature if drawn else None)
+        if id(drafter) not in made:  # led over the output once: the likeliest draft can be read off q
+            own = _of_layers(aux, layers, drafter.aux_layers)
+            made[id(drafter)] = _first_drafts(
+                drafter, tokens, own, len(judged.tokens), temperature if id(drafter) in drawing else None
+            )
+        favoured[family] = _favoured(made[id(drafter)], judged, drawn=drawn)
     p = judged.p.gather(1, judged.tokens)[:, 0]
     surprisal = torch.where(p > 0, -p.log(), torch.nan)
     return TokenScores(
@@ -58,42 +63,45 @@ class _Judged:
         self.likelier = (whole > own) | ((whole == own) & (ids < self.tokens))
 
 
-def _favoured(
-    drafter: Drafter, tokens: Tensor, aux: Tensor | None, judged: _Judged, temperature: float | None
-) -> Scores:
-    """Mass of the tokens with a larger q / p than the emitted: every fault of a rejection rule pulls along q / p."""
-    made = _first_drafts(drafter, tokens, aux, len(judged.tokens), temperature)
-    at = torch.tensor([i for i, d in made if d.tokens.shape[1]], device=tokens.device, dtype=torch.long)
-    found = torch.full((len(judged.tokens),), torch.nan, device=tokens.device)
-    if not len(at):
+def _favoured(made: Sequence[Drafts], judged: _Judged, *, drawn: bool) -> Scores:
+    """Mass of the tokens with a larger q / p than the emitted: every fault of a rejection rule pulls along q / p.
+
+    `made`: the draft for every token but the first. Of a draft that was not drawn q is a point mass.
+    """
+    found = torch.full((len(judged.tokens),), torch.nan, device=judged.p.device)
+    drafts = [d for d in made if d.tokens.shape[1]]
+    if not drafts:
         return _array(found)
-    drafts = [d for _, d in made if d.tokens.shape[1]]
+    at = torch.tensor([i for i, d in enumerate(made, 1) if d.tokens.shape[1]], device=found.device)
     p, own, likelier = judged.p[at], judged.tokens[at], judged.likelier[at]
-    if drafts[0].q is None:  # q is a point mass: the draft comes first, then the others from likely to unlikely
-        guess = torch.cat([d.tokens for d in drafts]).to(p.device)
-        before = (p * likelier).sum(-1, keepdim=True) + p.gather(1, guess) * ~likelier.gather(1, guess)
-        before = torch.where(guess == own, 0.0, before)[:, 0]
-    else:
-        ratio = torch.where(p > 0, torch.cat([d.q[0] for d in drafts if d.q is not None]) / p, 0.0)
+    q = torch.cat([d.q[0] for d in drafts if d.q is not None]) if drafts[0].q is not None else None
+    if drawn and q is not None:
+        ratio = torch.where(p > 0, q / p, 0.0)
         r = ratio.gather(1, own)
         before = (p * ((ratio > r) | ((ratio == r) & likelier))).sum(-1)
+    else:  # the draft comes first, then the others from likely to unlikely
+        guess = torch.cat([d.tokens for d in drafts]).to(p.device) if q is None else q.argmax(-1, keepdim=True)
+        before = (p * likelier).sum(-1, keepdim=True) + p.gather(1, guess) * ~likelier.gather(1, guess)
+        before = torch.where(guess == own, 0.0, before)[:, 0]
     found[at] = torch.where(p.gather(1, own)[:, 0] > 0, before, torch.nan)
     return _array(found)
 
 
 def _first_drafts(
     drafter: Drafter, tokens: Tensor, aux: Tensor | None, n: int, temperature: float | None
-) -> list[tuple[int, Drafts]]:
-    """The draft for each of the last `n` tokens but the first, led over them one by one as live decoding does."""
+) -> list[Drafts]:
+    """The draft for each of the last `n` tokens but the first, led over them one by one as live decoding does.
+
+    With a temperature drafts are drawn, which tells q; what was drawn does not matter.
+    """
     start = tokens.shape[1] - n
     drafter.start(1, tokens.shape[1] + 2)
     drafter.prefill(tokens[:, :start], None if aux is None else aux[:, :start])
     drawing = None if temperature is None else DraftSampling(temperature, torch.Generator(tokens.device).manual_seed(0))
     made = []
-    for i in range(1, n):
-        at = start + i - 1
+    for at in range(start, tokens.shape[1] - 1):
         drafter.commit(tokens[:, at : at + 1], None if aux is None else aux[:, at - 1 : at])
-        made.append((i, drafter.draft(1, drawing)))
+        made.append(drafter.draft(1, drawing))
     return made
 
 
