@@ -1,6 +1,11 @@
 """How property tests run everywhere: the same examples each time, and no time limits on a shared machine."""
 
+import os
+
 from hypothesis import HealthCheck, settings
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is imported: two workers of two threads fight over the cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile(
     "steady", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]

@@ -47,7 +47,7 @@ class LosslessCheck:
     ) -> None:
         self.engine, self.settings, self.samples = engine, tuple(settings), samples
         self.alpha, self.seed, self.progress = alpha, seed, progress
-        self.findings = [Findings(s) for s in dict.fromkeys(strategies) if s != PLAIN]
+        self.findings = [Findings(s, engine.info.dtype) for s in dict.fromkeys(strategies) if s != PLAIN]
         if not self.findings:
             raise SelectorError("nothing to compare: plain decoding is what everything is compared with")
         self.requests = [self._capped(r) for r in {r.digest: r for r in requests}.values()]

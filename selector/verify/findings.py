@@ -28,8 +28,8 @@ KEPT = 5
 class Findings:
     """Grows with every output that is looked at; `report` can be asked for at any time."""
 
-    def __init__(self, strategy: Strategy) -> None:
-        self.strategy = strategy
+    def __init__(self, strategy: Strategy, dtype: str) -> None:
+        self.strategy, self.dtype = strategy, dtype
         self.arms: dict[Setting, Arm] = {}
         self.counts: Counter[str] = Counter()
         self.evidence: list[Evidence] = []
@@ -103,7 +103,7 @@ class Findings:
         return "lossless", "all greedy outputs are equal, no test finds a difference"
 
     def _drafting(self) -> DraftingCheck:
-        allowed = tolerated(self.strategy.method, self.steps)
+        allowed = tolerated(self.strategy.method, self.steps, self.dtype)
         wrong = self.missteps > allowed or self.miscounted > 0
         return DraftingCheck(
             verdict="not as replayed" if wrong else "as replayed" if self.steps else "not checked",

@@ -138,7 +138,8 @@ def server(python: str, method: str, head: Path) -> Iterator[Callable[[list[int]
         "--speculative-config", json.dumps(told),
     ]  # fmt: skip
     environment = os.environ | {
-        "VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1", "VLLM_CPU_OMP_THREADS_BIND": "0-1",
+        "VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "0-1"),
     }  # fmt: skip
     with tempfile.TemporaryFile("w+") as log:
         child = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from selector.engines.base import Acceptance, Generation
 from selector.verify.arms import Arm, compare_arms, corrected
 from selector.verify.report import Setting
 from selector.verify.statistics import holm, kolmogorov_smirnov, mean_shift, noticeable
+from selector.verify.steps import Misstep, missteps, tolerated
 
 
 @pytest.mark.parametrize("sizes", [(200, 300), (1000, 1000), (4000, 700)])
@@ -71,3 +73,16 @@ def test_tests_need_tokens_and_are_corrected_over_all_strategies() -> None:
     assert both[1][0].corrected_p < 0.001 < min(t.corrected_p for t in both[0])
     assert both[0][0].noticeable == pytest.approx(noticeable(1000, 600, 0.001 / 4))
     assert both[0][1].noticeable is None
+
+
+def test_the_steps_that_may_differ_depend_on_precision_and_on_what_drafts() -> None:
+    assert [tolerated("eagle3", n, "float32") for n in (20, 400, 1000)] == [1, 2, 5]
+    assert tolerated("eagle3", 316, "bfloat16") > 6  # so many differed with a right head
+    assert tolerated("ngram", 1000, "bfloat16") == 0
+
+
+def test_a_step_is_judged_at_its_own_place() -> None:
+    output = Generation((1,), tuple(range(9)), "length", 4, 12, 5, 0.0, 0.0, accepted_per_step=(2, 0, 1, 1))
+    replayed = Acceptance((2, 0, 0, 1, 3, 0, 3, 0), None)  # positions 1..8; the steps begin at 1, 4, 5 and 7
+    assert missteps(output, replayed, 3) == [Misstep(4, 1, 0), Misstep(5, 3, 1), Misstep(7, 2, 1)]
+    assert missteps(output, Acceptance((2, 0, 0, 0, 1, 0, 1, 0), None), 3) == []
