@@ -351,8 +351,18 @@ def test_a_damaged_checkpoint_is_refused_by_name(shallow: Path, data: Path, tmp_
         loop.resume()
 
 
-@pytest.mark.parametrize("option", ["--minutes", "--feature-memory"])
-def test_nan_is_no_number_for_a_trainer(shallow: Path, data: Path, option: str) -> None:
-    given = ["eagle", "--target", str(shallow), "--data", str(data), "--out", "x", option, "nan"]
-    done = CliRunner().invoke(main, given, prog_name="training")
-    assert (done.exit_code, "'nan' is not a finite number" in done.output) == (2, True)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "eagle --data rows.jsonl --out x --minutes nan",
+        "draft --data rows.jsonl --out x --feature-memory inf",
+        "data --out x.jsonl --temperature nan",
+    ],
+)
+def test_what_is_no_number_is_refused_before_any_work(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").touch()
+    done = CliRunner().invoke(main, [*line.split(), "--target", "."], prog_name="training")
+    assert (done.exit_code, f"'{line.split()[-1]}' is not a finite number" in done.output) == (2, True)
