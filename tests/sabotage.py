@@ -175,6 +175,24 @@ class TemperatureIgnored(_Resampling):
     rule = _AtTemperatureOne
 
 
+class ReseedsEveryStep(Stepper):
+    """The generator is set back to the request's seed at every step: the same random numbers again and again."""
+
+    def step(self, k: int, forced: int | None = None) -> Step:
+        if self.drafter and (generator := self.sampler.generator):
+            generator.manual_seed(generator.initial_seed())
+        return super().step(k, forced)
+
+
+class ReseedsForAll(Stepper):
+    """As `ReseedsEveryStep`, to one seed for all requests."""
+
+    def step(self, k: int, forced: int | None = None) -> Step:
+        if self.drafter and (generator := self.sampler.generator):
+            generator.manual_seed(1234)
+        return super().step(k, forced)
+
+
 class SabotagedEngine(ReferenceEngine):
     """Shares the loaded models of another engine; every strategy but plain decoding goes through `stepping`."""
 
@@ -221,6 +239,32 @@ def _cut(whole: Generation, stop_ids: frozenset[int]) -> Generation:
     )  # fmt: skip
 
 
+class GarblingEngine(SabotagedEngine):
+    """Puts the least likely token of all into the middle of every sampled output, once."""
+
+    def __init__(self, engine: ReferenceEngine) -> None:
+        super().__init__(engine, Stepper)
+
+    def generate(self, request: Request, strategy: Strategy, *, seed: int) -> Generation:
+        whole = super().generate(request, strategy, seed=seed)
+        if strategy == PLAIN or request.temperature == 0:
+            return whole
+        output, at = list(whole.output_ids), len(whole.output_ids) // 2
+        ids = range(max(self.stop_ids) + 1, self.target.vocab_size)  # a stop token would be found by the output's end
+        output[at] = max(ids, key=lambda i: self.behind_best([*whole.prompt_ids, *output[:at]], i))
+        return replace(whole, output_ids=tuple(output))
+
+
+class SeedlessEngine(SabotagedEngine):
+    """Ignores the seed it is given: every sample of a prompt is the same."""
+
+    def __init__(self, engine: ReferenceEngine) -> None:
+        super().__init__(engine, Stepper)
+
+    def generate(self, request: Request, strategy: Strategy, *, seed: int) -> Generation:
+        return super().generate(request, strategy, seed=seed if strategy == PLAIN else 7)
+
+
 class DeafEngine(OverrunningEngine):
     """Does not stop at a stop token at all."""
 
@@ -237,6 +281,10 @@ SABOTAGES: dict[str, Callable[[ReferenceEngine], SabotagedEngine]] = {
     "wrong residual": partial(SabotagedEngine, stepping=WrongResidual),
     "drawn drafts taken for greedy ones": partial(SabotagedEngine, stepping=DraftsTakenForGreedy),
     "temperature ignored in verification": partial(SabotagedEngine, stepping=TemperatureIgnored),
+    "same random numbers at every step": partial(SabotagedEngine, stepping=ReseedsEveryStep),
+    "same random numbers at every step of all": partial(SabotagedEngine, stepping=ReseedsForAll),
+    "seed ignored": SeedlessEngine,
+    "garbage now and then": GarblingEngine,
     "stop token overrun, to the step's end": OverrunningEngine,
     "stop token overrun, no stop at all": DeafEngine,
 }

@@ -11,7 +11,8 @@ from typing import TextIO
 class ProgressLine:
     """Rewrites one line on a terminal; elsewhere prints a line when the stage changes, at most one in 5 seconds.
 
-    The time left starts from the plan's estimate and moves to the pace really kept.
+    The time left starts from the plan's estimate and moves to the pace really kept; before there is a plan,
+    none is shown.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -62,7 +63,7 @@ class ProgressLine:
             return
         self.printed, self.shown = now, self.text
         share = min(1.0, self.done / self.total) if self.total else 0.0
-        line = f"{share:4.0%}  {_clock(self.seconds_left)} left  {self.text}"
+        line = f"{share:4.0%}  {_clock(self.seconds_left)} left  {self.text}" if self.total else self.text
         if self.live:
             print(f"\r\x1b[K{line[:110]}", end="", file=self.stream, flush=True)
         else:

@@ -14,6 +14,8 @@ from selector.strategy import METHODS, MODEL_METHODS, Strategy
 from selector.workload import first_problem
 
 WINDOW = (2, 4)
+#: What `--k` goes to as well.
+MOST_DRAFTS = 16
 
 
 def strategies(texts: Sequence[str], drafters: Mapping[str, DrafterInfo], k: int) -> list[Strategy]:
@@ -35,7 +37,8 @@ def parse(text: str, drafters: Mapping[str, DrafterInfo]) -> Strategy:
     settings: dict[str, Any] = {"method": method}
     names = []
     for word in words:
-        if match := re.fullmatch(r"k=([0-9]{1,3})", word):
+        said = len(settings)
+        if match := re.fullmatch(r"k=([0-9]{1,9})", word):
             settings["num_speculative_tokens"] = int(match[1])
         elif match := re.fullmatch(r"([0-9]{1,4})\.\.([0-9]{1,4})", word):
             settings |= {"lookup_min": int(match[1]), "lookup_max": int(match[2])}
@@ -43,8 +46,13 @@ def parse(text: str, drafters: Mapping[str, DrafterInfo]) -> Strategy:
             settings["draft_sample_method"] = word
         else:
             names.append(word)
+            continue
+        if len(settings) == said:
+            raise SelectorError(f"--strategy {text!r}: {word} says again what was said before: leave one out")
     if "num_speculative_tokens" not in settings:
         raise SelectorError(f"--strategy {text!r}: say how many tokens are drafted, such as k=4")
+    if (k := settings["num_speculative_tokens"]) > MOST_DRAFTS:
+        raise SelectorError(f"--strategy {text!r}: k is {k}, at most {MOST_DRAFTS} tokens are drafted per step")
     if method == "ngram":
         settings = {"lookup_min": WINDOW[0], "lookup_max": WINDOW[1]} | settings
     if names or method in MODEL_METHODS:

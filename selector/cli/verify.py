@@ -9,9 +9,11 @@ from typing import Any
 import click
 
 from selector.cli import HELP
+from selector.cli.finite import FiniteRange
 from selector.cli.models import policy_engine, reference_engine
 from selector.cli.progress import ProgressLine
-from selector.cli.strategies import strategies
+from selector.cli.strategies import MOST_DRAFTS, strategies
+from selector.errors import PolicyError
 from selector.policy_source import read_policy
 from selector.verify import LosslessCheck, LosslessReport, Setting, choose
 from selector.verify.text import report_text
@@ -70,7 +72,9 @@ class Numbers(click.ParamType[tuple[float, ...]]):
     help="Such as 'eagle3 k=4', 'ngram 2..4 k=6' or 'draft_model NAME probabilistic k=3'; may repeat.  "
     "[default: the policy's; without POLICY n-gram lookup and every drafter, with likeliest and with drawn drafts]",
 )
-@click.option("--k", type=click.IntRange(1, 16), default=4, show_default=True, help="k of strategies not written out.")
+@click.option(
+    "--k", type=click.IntRange(1, MOST_DRAFTS), default=4, show_default=True, help="k of strategies not written out."
+)
 @click.option(
     "--workload",
     type=click.Path(path_type=Path),
@@ -105,7 +109,7 @@ class Numbers(click.ParamType[tuple[float, ...]]):
 )
 @click.option(
     "--alpha",
-    type=click.FloatRange(0, 0.5, min_open=True),
+    type=FiniteRange(0, 0.5, min_open=True),
     default=0.001,
     show_default=True,
     help="Chance of a false alarm, over all strategies and tests together.",
@@ -141,6 +145,8 @@ def command(policy: str | None, engine_name: str, texts: tuple[str, ...], as_jso
         engine, planned = reference_engine(options["model"], options["drafters"], progress.say, **loading), []
     else:
         loaded = read_policy(policy)
+        if loaded.engine.name == "fake":
+            raise PolicyError(f"{policy}: made with --engine fake: there is no model, and so nothing to verify")
         engine = policy_engine(loaded, options["model"], options["drafters"], progress.say, **loading)
         planned = [pool.strategy for pool in loaded.pools]
     chosen = planned if planned and not texts else strategies(texts, engine.drafters, options["k"])

@@ -49,6 +49,8 @@ class TokenScores:
 
     p: its probability; likelier: mass of the tokens likelier than it; excess: -ln p less its expectation (nan: p = 0);
     beyond: by how much the nucleus was full before it, of the whole distribution (0 or less: inside).
+    before: mass of the tokens of smaller id; log_tail: log of the mass of it and all less likely ones (nan: outside the
+    nucleus), exact where 1 - likelier has rounded to 0.
     favoured: by family, mass of the tokens that the drafter favours more (larger q / p; nan: nothing drafted there).
     """
 
@@ -56,6 +58,8 @@ class TokenScores:
     likelier: Scores
     excess: Scores
     beyond: Scores
+    before: Scores
+    log_tail: Scores
     favoured: Mapping[str, Scores]
 
 

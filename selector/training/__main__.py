@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from selector.cli.finite import FiniteRange
 from selector.errors import MissingExtra, SelectorError
 
 KINDS = {
@@ -39,7 +40,7 @@ _TRAINING = (
         "--minutes",
         default=20.0,
         show_default=True,
-        type=click.FloatRange(min=0),
+        type=FiniteRange(min=0),
         help="Wall time of training over all resumed runs; 0 only evaluates.",
     ),
     click.option(
@@ -56,7 +57,7 @@ _TRAINING = (
         "feature_memory_gib",
         default=2.0,
         show_default=True,
-        type=click.FloatRange(min=0),
+        type=FiniteRange(min=0),
         help="GiB of target features kept instead of computed again.",
     ),
 )
@@ -80,7 +81,7 @@ def main() -> None:
     "--temperature",
     default=0.6,
     show_default=True,
-    type=click.FloatRange(0, 5),
+    type=FiniteRange(0, 5),
     help="Of every second answer; the others are greedy.",
 )
 @click.option("--batch", default=16, show_default=True, type=click.IntRange(min=1), help="Conversations at once.")
@@ -95,16 +96,17 @@ def data(**options: Any) -> None:
     _need_torch()
     from selector.training.generate import DataOptions, generate
 
-    _run(lambda say: generate(DataOptions(**options), say))
+    _run(lambda say: generate(DataOptions(**options), say), options["out"])
 
 
 def _trainer(kind: str, text: str) -> None:
     @main.command(kind, help=text)
     def command(**options: Any) -> None:
         _need_torch()
+        from selector.training.loop import CHECKPOINT
         from selector.training.run import Options, train
 
-        _run(lambda say: train(Options(kind, **options), say))
+        _run(lambda say: train(Options(kind, **options), say), options["out"] / CHECKPOINT)
 
     for option in _TRAINING:
         option(command)
@@ -116,13 +118,15 @@ def _need_torch() -> None:
             raise click.ClickException(str(MissingExtra(module, "reference")))
 
 
-def _run(work: Callable[[Callable[[str], None]], object]) -> None:
+def _run(work: Callable[[Callable[[str], None]], object], kept: Path) -> None:
+    """`kept`: the file that a run goes on from."""
     try:
         work(lambda text: click.echo(text, err=True))
     except SelectorError as error:
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:
-        click.echo("stopped; what was done is kept, go on with --resume", err=True)
+        done = f"what was done is in {kept}, go on with --resume" if kept.exists() else "nothing was written yet"
+        click.echo(f"stopped; {done}", err=True)
         raise SystemExit(130) from None
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from selector.embedded.draft import LAYERS_FILE, SHARED_TENSORS
 from selector.errors import DrafterMismatch
 from selector.training.features import Batch, Target, shifted, soft_cross_entropy
 from selector.training.rows import Row
+from selector.training.tensors import read_tensors
 from selector.training.trainee import POSITIONS, Trainee
 
 FREQUENT_TOKENS = 12288
@@ -87,7 +88,7 @@ def new_draft(target: Target, rows: Iterable[Row], layers: int = 2) -> PrunedDra
 
 def load_draft(target: Target, rows: Iterable[Row], folder: Path) -> PrunedDraft:
     """A shipped draft, to train it further."""
-    tensors = load_file(folder / LAYERS_FILE)
+    tensors, _ = read_tensors(folder / LAYERS_FILE)
     draft = new_draft(target, rows, len({name.split(".")[2] for name in tensors if ".layers." in name}))
     missing, unexpected = draft.model.load_state_dict({n: t.float() for n, t in tensors.items()}, strict=False)
     if unexpected or set(missing) - set(SHARED_TENSORS):

@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from selector.errors import DrafterMismatch
 from selector.training.features import Batch, Target, shifted, soft_cross_entropy
 from selector.training.head import HeadAttention, HeadMlp, Past
 from selector.training.rows import Row
+from selector.training.tensors import read_tensors
 from selector.training.trainee import POSITIONS, TRAINED_POSITIONS, Trainee
 
 FREQUENT_TOKENS = 8192
@@ -122,8 +123,9 @@ def new_eagle(target: Target, rows: Iterable[Row], vocabulary: int = FREQUENT_TO
 def load_eagle(target: Target, rows: Iterable[Row], folder: Path) -> EagleHead:
     """A shipped head, to train it further."""
     head = new_eagle(target, rows)
+    tensors, _ = read_tensors(folder / "model.safetensors")
     try:
-        head.load_state_dict({name: t.float() for name, t in load_file(folder / "model.safetensors").items()})
+        head.load_state_dict({name: t.float() for name, t in tensors.items()})
     except RuntimeError as error:
         raise DrafterMismatch(f"{folder}: tensors do not fit an EAGLE-1 head of this target ({error})") from error
     return head

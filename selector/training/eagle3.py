@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from selector.errors import DrafterMismatch
 from selector.training.features import Batch, Target, shifted, soft_cross_entropy
 from selector.training.head import HeadAttention, HeadMlp, Past
 from selector.training.rows import Row
+from selector.training.tensors import read_tensors
 from selector.training.trainee import POSITIONS, TRAINED_POSITIONS, Trainee
 
 DRAFT_VOCABULARY = 8192
 STEP_WEIGHT = 0.8
+#: Below these the layers it reads are none of the start, the middle and the end.
+LEAST_LAYERS = 5
 
 
 class MidLayer(nn.Module):
@@ -105,8 +108,7 @@ class Eagle3Head(Trainee):
 
 def new_head(target: Target, rows: Iterable[Row], vocabulary: int = DRAFT_VOCABULARY) -> Eagle3Head:
     """A head that starts near the target: its last layer's MLP and projection, its used tokens' rows."""
-    if target.config.num_hidden_layers < 5 or target.config.model_type != "llama":
-        raise DrafterMismatch(f"{target.folder}: this trainer knows Llama-like targets of at least 5 layers")
+    _check(target)
     counts = Counter(token for row in rows for token in row.answer)
     ranked = sorted(range(target.config.vocab_size), key=lambda token: (-counts[token], token))
     head = Eagle3Head(target, torch.tensor(sorted(ranked[:vocabulary])))
@@ -125,9 +127,27 @@ def new_head(target: Target, rows: Iterable[Row], vocabulary: int = DRAFT_VOCABU
 
 def load_head(target: Target, folder: Path) -> Eagle3Head:
     """A shipped head, to train it further."""
-    tensors = load_file(folder / "model.safetensors")
+    _check(target)
+    tensors, _ = read_tensors(folder / "model.safetensors")
+    if "d2t" not in tensors:
+        raise DrafterMismatch(f"{folder}: no d2t in model.safetensors: not an EAGLE-3 head of this trainer")
     offsets = tensors.pop("d2t")
     tensors.pop("t2d", None)
-    head = Eagle3Head(target, offsets + torch.arange(len(offsets)))
-    head.load_state_dict({name: t.float() for name, t in tensors.items()})
+    ids = offsets + torch.arange(len(offsets))
+    if not 0 <= int(ids.min()) <= int(ids.max()) < target.config.vocab_size:
+        raise DrafterMismatch(f"{folder}: d2t points outside the target's vocabulary")
+    head = Eagle3Head(target, ids)
+    try:
+        head.load_state_dict({name: t.float() for name, t in tensors.items()})
+    except RuntimeError as error:
+        raise DrafterMismatch(f"{folder}: tensors do not fit an EAGLE-3 head of this target ({error})") from error
     return head
+
+
+def _check(target: Target) -> None:
+    layers, kind = target.config.num_hidden_layers, target.config.model_type
+    if kind != "llama" or layers < LEAST_LAYERS:
+        raise DrafterMismatch(
+            f"{target.folder}: a {kind} of {layers} layers; EAGLE-3 is trained for Llama-like targets of at least "
+            f"{LEAST_LAYERS} (`eagle` and `draft` take fewer)"
+        )

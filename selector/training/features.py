@@ -19,7 +19,8 @@ MAX_TOKENS = 420
 class Batch:
     """Tensors of shape (rows, tokens, ...); `answer` is True where the token belongs to the answer.
 
-    `aux` and `last` are the target's hidden states at a token, `best` its likeliest next token.
+    `aux` (of width 0 where nothing asks for it) and `last` are the target's hidden states at a token, `best` its
+    likeliest next token.
     """
 
     ids: Tensor
@@ -35,9 +36,9 @@ class Batch:
 
 
 class Target:
-    """The frozen model that is being imitated."""
+    """The frozen model that is being imitated. `aux`: whether EAGLE-3's layers are wanted of it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, aux: bool = True) -> None:
         from transformers import AutoModelForCausalLM
 
         self.folder = folder
@@ -46,7 +47,7 @@ class Target:
         self.config: Any = self.model.config
         layers = self.config.num_hidden_layers
         # vLLM's default for EAGLE-3: near the start, the middle and near the end.
-        self.aux_layers = (2, layers // 2, layers - 3)
+        self.aux_layers = (2, layers // 2, layers - 3) if aux else ()
         self.embedding: Tensor = self.model.model.embed_tokens.weight.float()
         self.head: Tensor = self.model.lm_head.weight
 
@@ -70,7 +71,7 @@ class Target:
         before = shifted(answer, 1)
         best = torch.zeros_like(ids)
         best[before] = (last[before] @ self.head.T).argmax(-1)
-        aux = torch.cat([out.hidden_states[i] for i in self.aux_layers], -1)
+        aux = torch.cat([last[..., :0], *(out.hidden_states[i] for i in self.aux_layers)], -1)
         return Batch(ids, answer, aux, last, best)
 
 

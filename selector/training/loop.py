@@ -11,18 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from selector.errors import SelectorError
 from selector.training.features import FeatureCache
+from selector.training.tensors import read_tensors
 from selector.training.trainee import Trainee
 
 CHECKPOINT = "checkpoint.safetensors"
 WARMUP_STEPS = 50
 FLOOR = 0.05
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+_ANEW = "delete it and train anew"
 
 
 @dataclass(frozen=True)
@@ -105,22 +106,30 @@ class Loop:
         partial.replace(self.out / CHECKPOINT)
 
     def resume(self) -> None:
-        """Continue from the checkpoint in `out`; raises `SelectorError` when it is missing or another's."""
+        """Continue from the checkpoint in `out`; raises `SelectorError` when it is missing, damaged or another's."""
         file = self.out / CHECKPOINT
         if not file.is_file():
             raise SelectorError(f"{file}: nothing to resume; leave --resume out")
-        with safe_open(file, framework="pt") as stored:
-            note = json.loads(stored.metadata()["progress"])
-            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118  # not a dict
-        if note["drafter"] != self.trainee.identity:
+        tensors, notes = read_tensors(file)
+        try:
+            note = json.loads(notes["progress"])
+            drafter, progress = note["drafter"], Progress(int(note["step"]), float(note["elapsed_seconds"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise SelectorError(f"{file}: no checkpoint of this command ({error!r}); {_ANEW}") from error
+        if drafter != self.trainee.identity:
             raise SelectorError(
-                f"{file}: holds another drafter ({note['drafter']}, not {self.trainee.identity}); "
+                f"{file}: holds another drafter ({drafter}, not {self.trainee.identity}); "
                 "resume with the same kind, --start-from and --data"
             )
+        moments = MOMENTS if progress.step else ()  # a training that was stopped before its first step has none
+        for name, parameter in self.named.items():
+            for part in ("weight", *moments):
+                stored = tensors.get(f"{part} {name}")
+                if stored is None or (part != "step" and stored.shape != parameter.shape):
+                    raise SelectorError(f"{file}: {part} of {name} is missing or of another shape; {_ANEW}")
         with torch.no_grad():
             for name, parameter in self.named.items():
                 parameter.copy_(tensors[f"weight {name}"])
-                moments = {m: tensors[f"{m} {name}"] for m in MOMENTS if f"{m} {name}" in tensors}
                 if moments:
-                    self.optimizer.state[parameter] = moments
-        self.progress = Progress(int(note["step"]), float(note["elapsed_seconds"]))
+                    self.optimizer.state[parameter] = {m: tensors[f"{m} {name}"] for m in moments}
+        self.progress = progress

@@ -28,8 +28,11 @@ class Row:
         return int.from_bytes(digest[:4], "big") < HELD_OUT_SHARE * 2**32
 
 
-def read_rows(file: Path) -> list[Row]:
-    """Conversations of a JSONL file with `{"p": [ids], "r": [ids]}` lines; very short answers left out."""
+def read_rows(file: Path, vocabulary: int) -> list[Row]:
+    """Conversations of a JSONL file with `{"p": [ids], "r": [ids]}` lines; very short answers left out.
+
+    Raises `WorkloadError` naming file and line, also for ids that a target of this vocabulary does not have.
+    """
     rows: list[Row] = []
     for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
         try:
@@ -37,6 +40,11 @@ def read_rows(file: Path) -> list[Row]:
             row = Row(tuple(map(int, data["p"])), tuple(map(int, data["r"])))
         except (ValueError, KeyError, TypeError) as error:
             raise WorkloadError(f'{file}:{number}: not {{"p": [ids], "r": [ids]}} ({error!r})') from error
+        if alien := [i for i in row.prompt + row.answer if not 0 <= i < vocabulary]:
+            raise WorkloadError(
+                f"{file}:{number}: token id {alien[0]}, the target has 0 to {vocabulary - 1}: "
+                "made with another tokenizer?"
+            )
         if row.prompt and len(row.answer) >= MIN_ANSWER_TOKENS:
             rows.append(row)
     if not any(row.held_out for row in rows) or all(row.held_out for row in rows):

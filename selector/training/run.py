@@ -8,11 +8,13 @@ from pathlib import Path
 
 import torch
 
+from selector.adapters.checkpoint import Checkpoint
+from selector.errors import SelectorError
 from selector.training.draft import load_draft, new_draft
 from selector.training.eagle import load_eagle, new_eagle
 from selector.training.eagle3 import load_head, new_head
 from selector.training.features import FeatureCache, Target
-from selector.training.loop import Loop, Plan
+from selector.training.loop import CHECKPOINT, Loop, Plan
 from selector.training.rows import Row, grouped, read_rows
 from selector.training.trainee import Acceptance, Trainee, evaluate
 
@@ -39,12 +41,12 @@ def train(options: Options, say: Callable[[str], None]) -> tuple[Acceptance, Acc
     if options.threads:
         torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
-    options.out.mkdir(parents=True, exist_ok=True)
-    rows = read_rows(options.data)
+    _keep_checkpoint(options)
+    rows = read_rows(options.data, Checkpoint(options.target).whole("vocab_size"))
     seen = [row for row in rows if not row.held_out]
     unseen = [row for row in rows if row.held_out]
     say(f"{len(seen)} conversations to train on, {len(unseen)} held out")
-    target = Target(options.target)
+    target = Target(options.target, aux=options.kind == "eagle3")
     memory = int(options.feature_memory_gib * 2**30)
     held_out = FeatureCache(target, grouped(unseen, options.batch), memory)
     trainee = _build(options, target, seen)
@@ -55,6 +57,8 @@ def train(options: Options, say: Callable[[str], None]) -> tuple[Acceptance, Acc
     before = after = evaluate(trainee, held_out)
     say(f"hold-out acceptance before: {before}")
     if options.minutes > 0:
+        if loop.progress.elapsed_seconds >= 60 * options.minutes:
+            say(f"its {options.minutes:g} minutes are used up: more --minutes would train on")
         loop.run(say)
         after = evaluate(trainee, held_out)
         say(f"hold-out acceptance after {loop.progress.step} steps: {after}")
@@ -63,6 +67,14 @@ def train(options: Options, say: Callable[[str], None]) -> tuple[Acceptance, Acc
             file.chmod(0o644)  # safetensors writes 0600; the server that loads it may be another user
         say(f"drafter: {options.out}")
     return before, after
+
+
+def _keep_checkpoint(options: Options) -> None:
+    """Make the folder; a training that lies there already is not overwritten."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    file = options.out / CHECKPOINT
+    if file.exists() and options.minutes > 0 and not options.resume:
+        raise SelectorError(f"{file}: an earlier training; go on with --resume, name another --out or delete it")
 
 
 def _build(options: Options, target: Target, seen: list[Row]) -> Trainee:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING
@@ -9,12 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from selector.equality import near_tie_gap
-from selector.errors import SelectorError
 from selector.strategy import PLAIN, Strategy
 from selector.verify.arms import Arm, compare_arms, corrected
 from selector.verify.engine import ScoringEngine
 from selector.verify.findings import Findings
+from selector.verify.inputs import capped, check_numbers, compared
 from selector.verify.judge import Judge
+from selector.verify.rarities import SHARE
 from selector.verify.report import LosslessReport, Setting
 from selector.workload import Request
 
@@ -26,7 +28,7 @@ DEFAULT_ALPHA = 0.001
 BATCH_RECORDED = 16
 #: Plain outputs for each sampled output of a strategy: decoded in batches they cost little, and both arms decide.
 PLAIN_PER_SAMPLE = 2
-#: Guessed seconds per token, for the first time left that is shown.
+#: Seconds per token as on the embedded model; the first prompt tells how many times faster or slower this one is.
 _DECODED, _RECORDED, _SCORED = 0.02, 0.005, 0.008
 
 
@@ -45,34 +47,23 @@ class LosslessCheck:
         seed: int = 0,
         progress: Progress | None = None,
     ) -> None:
-        self.engine, self.settings, self.samples = engine, tuple(settings), samples
+        check_numbers(samples, alpha)
+        self.engine, self.settings, self.samples = engine, tuple(dict.fromkeys(settings)), samples
         self.alpha, self.seed, self.progress = alpha, seed, progress
-        self.findings = [Findings(s, engine.info.dtype) for s in dict.fromkeys(strategies) if s != PLAIN]
-        if not self.findings:
-            raise SelectorError("nothing to compare: plain decoding is what everything is compared with")
-        self.requests = [self._capped(r) for r in {r.digest: r for r in requests}.values()]
+        self.findings = [Findings(s, engine.info.dtype) for s in compared(engine, strategies)]
+        self.requests = capped(engine, requests, max(f.strategy.k for f in self.findings))
         self.plain = {s: Arm() for s in self.settings}
         self.random = np.random.default_rng(seed)
         self.judge = Judge(engine, self.random)
+        self.pace = 1.0
 
     @property
     def strategies(self) -> list[Strategy]:
         """Those that are compared."""
         return [f.strategy for f in self.findings]
 
-    def _capped(self, request: Request) -> Request:
-        """The same limit for all: the engine leaves room for k drafts at the end of the model's length."""
-        longest = max(f.strategy.k for f in self.findings)
-        room = self.engine.target.max_model_len - self.engine.prompt_tokens(request) - longest - 1
-        return request.model_copy(update={"max_tokens": max(1, min(request.max_tokens, room))})
-
     def run(self) -> None:
         """Everything: greedy outputs first."""
-        tokens, n = sum(r.max_tokens for r in self.requests), len(self.findings)
-        plain, strategy = PLAIN_PER_SAMPLE * (_RECORDED + (1 + n) * _SCORED), n * (_DECODED + _SCORED)
-        if self.progress:
-            sampled = len(self.settings) * self.samples * (plain + strategy)
-            self.progress.begin(tokens * (_DECODED * (1 + n) + sampled))
         self._greedy()
         for setting in self.settings:
             for sample in range(self.samples):
@@ -81,12 +72,26 @@ class LosslessCheck:
     def _greedy(self) -> None:
         for i, asked in enumerate(self.requests):
             self._stage(f"greedy: prompt {i + 1} of {len(self.requests)}")
+            start = time.monotonic()
             request = asked.model_copy(update={"temperature": 0.0, "top_p": 1.0})
             plain = self.engine.generate(request, PLAIN, seed=self.seed)
             self._advance(_DECODED * request.max_tokens)
             for f in self.findings:
                 self.judge.greedy(f, request, plain, self.seed)
                 self._advance(_DECODED * request.max_tokens)
+            if i == 0:
+                self._estimate(time.monotonic() - start)
+
+    def _estimate(self, first_prompt_seconds: float) -> None:
+        """Of the time left, which is not known before the first prompt was decoded."""
+        if not self.progress:
+            return
+        first, rest, n = self.requests[0], self.requests[1:], len(self.findings)
+        self.pace = first_prompt_seconds / (first.max_tokens * _DECODED * (1 + n))
+        plain, strategy = PLAIN_PER_SAMPLE * (_RECORDED + (1 + n) * _SCORED), n * (_DECODED + _SCORED)
+        greedy = sum(r.max_tokens for r in rest) * _DECODED * (1 + n)
+        sampled = sum(r.max_tokens for r in self.requests) * len(self.settings) * self.samples * (plain + strategy)
+        self.progress.begin((greedy + sampled) * self.pace)
 
     def _sampled(self, setting: Setting, sample: int) -> None:
         at, where = setting.model_dump(), f"temperature {setting.temperature:g}, top-p {setting.top_p:g}"
@@ -115,11 +120,12 @@ class LosslessCheck:
 
     def _advance(self, seconds: float) -> None:
         if self.progress:
-            self.progress.advance(seconds)
+            self.progress.advance(seconds * self.pace)
 
     def report(self, *, interrupted: bool = False) -> LosslessReport:
         """The answers so far, all tests corrected together."""
         all_tests = corrected([compare_arms(self.plain, f.arms, f.strategy.family) for f in self.findings], self.alpha)
+        rare = SHARE * self.alpha / (2 * len(self.findings))  # tokens and repeats of each strategy
         return LosslessReport(
             engine=self.engine.info,
             target=self.engine.target,
@@ -133,7 +139,7 @@ class LosslessCheck:
             seed=self.seed,
             interrupted=interrupted,
             strategies=tuple(
-                f.report(own, self.alpha, interrupted=interrupted)
+                f.report(own, self.alpha, rare_level=rare, interrupted=interrupted)
                 for f, own in zip(self.findings, all_tests, strict=True)
             ),
         )

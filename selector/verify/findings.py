@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 from selector.equality import Comparison
-from selector.strategy import Strategy
-from selector.verify.arms import Arm
+from selector.strategy import MODEL_METHODS, Strategy
+from selector.verify.arms import LEAST_TOKENS, Arm
+from selector.verify.notes import Notes
+from selector.verify.rarities import RareTokens, Repeats
 from selector.verify.report import (
     STEP_FAULTS,
     DraftingCheck,
-    Evidence,
-    EvidenceKind,
     GreedyCounts,
     SampledTest,
     Setting,
@@ -21,8 +21,8 @@ from selector.verify.report import (
 from selector.verify.steps import Misstep, tolerated
 from selector.workload import Request
 
-#: Evidence kept of each kind; all of it is counted.
-KEPT = 5
+#: What a kind of evidence suggests, where its name alone does not.
+MEANING = {"repeated output": ": is the seed ignored?"}
 
 
 class Findings:
@@ -31,24 +31,9 @@ class Findings:
     def __init__(self, strategy: Strategy, dtype: str) -> None:
         self.strategy, self.dtype = strategy, dtype
         self.arms: dict[Setting, Arm] = {}
-        self.counts: Counter[str] = Counter()
-        self.evidence: list[Evidence] = []
+        self.notes, self.rare, self.repeats = Notes(), RareTokens(), Repeats()
         self.compared: list[Comparison] = []
         self.sampled_outputs = self.steps = self.missteps = self.missing_bonus = self.miscounted = 0
-
-    def note(
-        self, kind: EvidenceKind, request: Request, position: int | None = None, detail: str = "",
-        expected: int | None = None, got: int | None = None,
-    ) -> None:  # fmt: skip
-        """Count it, and keep the first few."""
-        self.counts[kind] += 1
-        if self.counts[kind] <= KEPT:
-            self.evidence.append(
-                Evidence(
-                    kind=kind, request_class=request.request_class, prompt=request.digest, position=position,
-                    expected=expected, got=got, detail=detail,
-                )
-            )  # fmt: skip
 
     def note_steps(self, request: Request, steps: int, found: list[Misstep]) -> None:
         """A greedy output's steps against its replay."""
@@ -57,15 +42,18 @@ class Findings:
         self.missing_bonus += sum(m.foretold == self.strategy.k == m.live + 1 for m in found)
         for m in found:
             text = f"{m.live} drafts accepted where the replay has {m.foretold}"
-            self.note("steps not as replayed", request, m.position, text)
+            self.notes.add("steps not as replayed", request, m.position, text)
 
     def tests_failed(self, tests: list[SampledTest], alpha: float) -> int:
         """How many tests stay significant when corrected."""
         return sum(t.corrected_p < alpha for t in tests)
 
-    def report(self, tests: list[SampledTest], alpha: float, *, interrupted: bool) -> StrategyReport:
-        """The answer; `tests` are this strategy's, corrected over all strategies."""
-        verdict, reason = self._verdict(self.tests_failed(tests, alpha), bool(tests), alpha, interrupted)
+    def report(self, tests: list[SampledTest], alpha: float, *, rare_level: float, interrupted: bool) -> StrategyReport:
+        """The answer; `tests` are this strategy's, corrected over all strategies, as `rare_level` is."""
+        notes = self.notes.copy()
+        self.rare.judge(notes, rare_level)
+        self.repeats.judge(notes, rare_level)
+        verdict, reason = self._verdict(notes, tests, alpha, interrupted)
         verdicts = Counter(c.verdict for c in self.compared)
         return StrategyReport(
             strategy=self.strategy,
@@ -80,27 +68,49 @@ class Findings:
             ),
             sampled_outputs=self.sampled_outputs,
             sampled_tokens=sum(a.tokens for a in self.arms.values()),
+            first_drafts=self.first_drafts,
             tests=tuple(tests),
             drafting=self._drafting(),
-            evidence_counts=dict(self.counts),
-            evidence=tuple(self.evidence),
+            evidence_counts=dict(notes.counts),
+            evidence=tuple(notes.evidence),
         )
 
-    def _verdict(self, failed: int, tested: bool, alpha: float, interrupted: bool) -> tuple[Verdict, str]:
-        faults = {k: n for k, n in self.counts.items() if k not in STEP_FAULTS and k != "near-tie"}
-        reasons = [f"{kind} ({n})" for kind, n in faults.items()]
-        if failed:
+    @property
+    def first_drafts(self) -> int:
+        """Sampled places where the rejection rule can be tested."""
+        return sum(arm.first_drafts(self.strategy.family) for arm in self.arms.values())
+
+    def _verdict(self, notes: Notes, tests: list[SampledTest], alpha: float, interrupted: bool) -> tuple[Verdict, str]:
+        faults = {k: n for k, n in notes.counts.items() if k not in STEP_FAULTS and k != "near-tie"}
+        reasons = [f"{kind} ({n}){MEANING.get(kind, '')}" for kind, n in faults.items()]
+        if failed := self.tests_failed(tests, alpha):
             reasons.append(f"another distribution by {failed} tests at a family-wise {alpha:g}")
         if reasons:
             return "not lossless", "; ".join(reasons)
         if interrupted:
             return "inconclusive", "interrupted before all was compared; nothing against it so far"
-        if not self.compared or not tested:
-            missing = "greedy outputs" if not self.compared else "sampled tokens"
-            return "inconclusive", f"too few {missing} to say; nothing against it so far"
-        if near := self.counts["near-tie"]:
-            return "near-tie differences only", f"{near} greedy outputs part at a near-tie; no test finds a difference"
-        return "lossless", "all greedy outputs are equal, no test finds a difference"
+        if missing := self._missing(tests):
+            return "inconclusive", f"{missing}; nothing against it so far"
+        gap = self._rule_untested(tests)
+        untested = f"; {gap}" if gap else ""
+        if near := notes.counts["near-tie"]:
+            found = f"{near} greedy outputs part at a near-tie; no test finds a difference"
+            return "near-tie differences only", found + untested
+        return "lossless", "all greedy outputs are equal, no test finds a difference" + untested
+
+    def _missing(self, tests: list[SampledTest]) -> str:
+        """What there was too little of for an answer."""
+        if not self.compared:
+            return "too few greedy outputs to say"
+        if not any(t.statistic == "rank" for t in tests):
+            return "too few sampled tokens to say"
+        # n-gram lookup finds a draft now and then only; a model drafts always, and its rule is the likeliest fault.
+        return self._rule_untested(tests) if self.strategy.method in MODEL_METHODS else ""
+
+    def _rule_untested(self, tests: list[SampledTest]) -> str:
+        if any(t.statistic == "drafter's favour" for t in tests):
+            return ""
+        return f"the rejection rule was not tested ({self.first_drafts} of {LEAST_TOKENS} places)"
 
     def _drafting(self) -> DraftingCheck:
         allowed = tolerated(self.strategy.method, self.steps, self.dtype)

@@ -10,7 +10,7 @@ from selector.profile import DrafterInfo, EngineInfo, ModelInfo
 from selector.strategy import Frozen, Strategy
 
 Verdict = Literal["lossless", "near-tie differences only", "not lossless", "inconclusive"]
-Statistic = Literal["rank", "drafter's favour", "surprisal"]
+Statistic = Literal["rank", "drafter's favour", "surprisal", "token id", "step to step"]
 EvidenceKind = Literal[
     "different token",
     "different length",
@@ -19,6 +19,8 @@ EvidenceKind = Literal[
     "stop token overrun",
     "past max_tokens",
     "impossible token",
+    "improbable token",
+    "repeated output",
     "missing bonus token",
     "more tokens than the steps account for",
     "steps not as replayed",
@@ -78,7 +80,8 @@ class SampledTest(Frozen):
     """One two-sample test; temperature and top_p null: all settings together.
 
     `effect`: Kolmogorov-Smirnov distance, or nats per token for `surprisal`. `noticeable`: the distance that would be
-    noticed nine times in ten (null for `surprisal`). `corrected_p`: by Holm, over all tests of the report.
+    noticed nine times in ten (null for `surprisal`). `corrected_p`: by Holm, over all tests of the report, for the nine
+    tenths of alpha that tests have (the rest is for single tokens and repeated outputs).
     """
 
     temperature: float | None
@@ -93,7 +96,10 @@ class SampledTest(Frozen):
 
 
 class StrategyReport(Frozen):
-    """The answer for one strategy; of each kind of evidence the first few are kept, and all are counted."""
+    """The answer for one strategy; of each kind of evidence the first few are kept, and all are counted.
+
+    `first_drafts`: sampled places where a step checked its first draft, which is where the rejection rule is tested.
+    """
 
     strategy: Strategy
     verdict: Verdict
@@ -101,6 +107,7 @@ class StrategyReport(Frozen):
     greedy: GreedyCounts
     sampled_outputs: int
     sampled_tokens: int
+    first_drafts: int
     tests: tuple[SampledTest, ...]
     drafting: DraftingCheck
     evidence_counts: dict[str, int]

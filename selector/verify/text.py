@@ -31,7 +31,8 @@ def _strategy(s: StrategyReport) -> Iterator[str]:
         f"  greedy    {g.prompts} outputs, {g.tokens} tokens compared: {g.equal} equal, {g.near_tie} near-tie, "
         f"{g.different} different"
     )
-    yield f"  sampled   {s.sampled_outputs} outputs, {s.sampled_tokens} tokens" + _power(s.tests)
+    rule = f"; the rejection rule at {s.first_drafts} places"
+    yield f"  sampled   {s.sampled_outputs} outputs, {s.sampled_tokens} tokens{rule}{_power(s.tests)}"
     steps = f"{d.differing} of {d.steps} steps differ, {d.tolerated} may" if d.steps else "no greedy step yet"
     miscounted = f"; {d.miscounted} outputs hold other than accepted + 1 tokens per step" if d.miscounted else ""
     yield f"  drafter   steps {d.verdict}: {steps}{miscounted}{_hint(s)}"
@@ -50,7 +51,7 @@ def _strategy(s: StrategyReport) -> Iterator[str]:
 def _power(tests: Sequence[SampledTest]) -> str:
     distances = [t.noticeable for t in tests if t.noticeable is not None]
     if not distances:
-        return ": too few for a test"
+        return ": too few tokens for a test"
     least, most = min(distances), max(distances)
     return f"; a distance of {least:.2f} in the longest test, {most:.2f} in the shortest, is found 9 times in 10"
 

@@ -27,6 +27,8 @@ from tests.sabotage import SABOTAGES
 
 HEAD = Strategy(method="eagle3", drafter=EAGLE3_NAME, num_speculative_tokens=4)
 COLD, ONE = Setting(temperature=0.4), Setting(temperature=1.0)
+#: Outputs per prompt: enough places where a rejection rule is tested, and a seed that is ignored shows in two.
+SAMPLES, TINY_SAMPLES = 2, 4
 #: Whether drafts are drawn and the sampling under which a fault shows (None: greedy outputs are enough).
 SHOWN: dict[str, Sequence[tuple[bool, Setting | None]]] = {
     "KV crop, one too many": [(False, None)],
@@ -39,6 +41,10 @@ SHOWN: dict[str, Sequence[tuple[bool, Setting | None]]] = {
     "wrong residual": [(False, ONE), (True, COLD)],
     "drawn drafts taken for greedy ones": [(True, ONE)],
     "temperature ignored in verification": [(False, COLD), (True, COLD)],
+    "same random numbers at every step": [(False, ONE), (True, ONE)],
+    "same random numbers at every step of all": [(False, ONE), (True, ONE)],
+    "seed ignored": [(False, ONE), (True, ONE)],
+    "garbage now and then": [(False, COLD), (True, COLD)],
 }
 
 
@@ -57,23 +63,29 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         small = tiny.engine(Path(scratch))
         if not options.without_clean:
-            print("\n".join(clean("a tiny random model", small, 20, lambda n: tiny.requests(14), 3)), flush=True)
-        print("\n".join(broken("a tiny random model", small, tiny.DRAFT, lambda most: tiny.requests(24))), flush=True)
+            for line in clean("a tiny random model", small, 20, lambda most: tiny.requests(14), 3, TINY_SAMPLES):
+                print(line, flush=True)
+        for line in broken("a tiny random model", small, tiny.DRAFT, lambda most: tiny.requests(24), TINY_SAMPLES):
+            print(line, flush=True)
     if options.without_real:
         return
     chosen = partial(choose, load_workload().requests, 1, options.tokens)
-    print("\n".join(clean("the embedded model", engine, options.real_runs, chosen, 4)), flush=True)
+    print("\n".join(clean("the embedded model", engine, options.real_runs, chosen, 4, SAMPLES)), flush=True)
     shipped = load_workload().requests
-    for line in broken("the embedded model", engine, HEAD, lambda most: choose(shipped, options.per_task, most, 1)):
+    asked = partial(choose, shipped, options.per_task, seed=1)
+    for line in broken("the embedded model", engine, HEAD, asked, SAMPLES):
         print(line, flush=True)
 
 
 def broken(
-    name: str, engine: ReferenceEngine, head: Strategy, requests: Callable[[int], list[Request]]
+    name: str, engine: ReferenceEngine, head: Strategy, requests: Callable[[int], list[Request]], samples: int
 ) -> Iterator[str]:
     """Each sabotage of `tests/sabotage.py`; `requests`: by their longest output."""
     yield from ("", f"## Broken decoders, {name}", "")
-    yield f"Each decodes wrongly in one way. {len(requests(64))} prompts, greedy, and one sampling where it takes that."
+    yield (
+        f"Each decodes wrongly in one way. {len(requests(64))} prompts, greedy, and {samples} samples of each at one "
+        "setting where it takes that."
+    )
     yield from ("", "| fault | strategy | sampling | verdict | drafter's steps | smallest corrected p | evidence |")
     yield "|---|---|---|---|---|---|---|"
     for fault, cases in SHOWN.items():
@@ -81,7 +93,7 @@ def broken(
             strategy, settings = head.drawing if drawn else head, [setting] if setting else []
             asked = requests(128 if "stop" in fault else 48)
             (found,) = verify_lossless(
-                SABOTAGES[fault](engine), [strategy], asked, settings=settings, seed=1
+                SABOTAGES[fault](engine), [strategy], asked, settings=settings, samples=samples, seed=1
             ).strategies
             say(f"{name}, {fault}, {strategy.label}: {'caught' if found.failed else 'NOT CAUGHT'}")
             sampling = f"t={setting.temperature:g}" if setting else "greedy"
@@ -92,14 +104,14 @@ def broken(
 
 
 def clean(
-    name: str, engine: ReferenceEngine, runs: int, requests: Callable[[int], list[Request]], k: int
+    name: str, engine: ReferenceEngine, runs: int, requests: Callable[[int], list[Request]], k: int, samples: int
 ) -> Iterator[str]:
     """Unmodified adapters: strategies and samplings take turns, every run with a seed of its own."""
     every = strategies((), engine.drafters, k)
     yield from ("", f"## {runs} seeded runs of unmodified adapters, {name}", "")
     yield (
-        f"{len(requests(0))} prompts, greedy and one sampling each; alpha {DEFAULT_ALPHA:g} in a run. An alarm is a "
-        "verdict of not lossless, or steps not as replayed."
+        f"{len(requests(0))} prompts, greedy and {samples} samples of each at one setting; alpha {DEFAULT_ALPHA:g} in "
+        "a run. An alarm is a verdict of not lossless, or steps not as replayed."
     )
     yield from ("", "| seed | strategy | t / top-p | verdict | drafter's steps | smallest corrected p | tokens |")
     yield "|---|---|---|---|---|---|---|"
@@ -107,7 +119,9 @@ def clean(
     for seed in range(runs):
         strategy, setting = every[seed % len(every)], DEFAULT_SETTINGS[seed % len(DEFAULT_SETTINGS)]
         start = time.monotonic()
-        (found,) = verify_lossless(engine, [strategy], requests(seed), settings=[setting], seed=seed).strategies
+        (found,) = verify_lossless(
+            engine, [strategy], requests(seed), settings=[setting], samples=samples, seed=seed
+        ).strategies
         alarms += found.failed
         say(f"{name}, seed {seed}, {strategy.label}: {found.verdict}, {time.monotonic() - start:.0f} s")
         tokens_seen = f"{found.greedy.tokens} greedy, {found.sampled_tokens} sampled"

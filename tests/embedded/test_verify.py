@@ -28,7 +28,7 @@ def test_a_right_adapter_is_lossless_by_the_check(engine: ReferenceEngine) -> No
     from selector.verify import Setting, verify_lossless
 
     settings = [Setting(temperature=0.7, top_p=0.9)]
-    (found,) = verify_lossless(engine, [EAGLE3.drawing], requests(3), settings=settings).strategies
+    (found,) = verify_lossless(engine, [EAGLE3.drawing], requests(3), settings=settings, samples=2).strategies
     assert found.verdict in ("lossless", "near-tie differences only"), found.evidence
     assert found.drafting.verdict == "as replayed"
     assert found.tests

@@ -25,6 +25,14 @@ def test_the_time_left_follows_the_pace(clock: list[float]) -> None:
     assert line.seconds_left == pytest.approx(180)
 
 
+def test_without_a_plan_no_time_is_made_up(clock: list[float]) -> None:
+    log = io.StringIO()
+    line = ProgressLine(log)
+    clock[0] += 6
+    line.stage("first prompt")
+    assert log.getvalue() == "first prompt\n"
+
+
 def test_work_from_the_journal_says_nothing_about_the_pace(clock: list[float]) -> None:
     line = ProgressLine(io.StringIO())
     line.begin(100)

@@ -2,11 +2,17 @@
 
 import json
 import random
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from selector.errors import SelectorError, WorkloadError
+from selector.training.__main__ import main
 from selector.training.rows import Row, grouped, prompt_fingerprint, read_rows
 
 VOCABULARY = 64
@@ -45,7 +51,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_rows_are_read_and_the_hold_out_never_moves(data: Path) -> None:
-    rows = read_rows(data)
+    rows = read_rows(data, VOCABULARY)
     held = {row.prompt for row in rows if row.held_out}
     assert 0 < len(held) < 20
     assert {row.prompt for row in reversed(rows) if row.held_out} == held
@@ -77,7 +83,7 @@ def test_loss_falls_and_a_resumed_run_equals_an_unbroken_one(
 
     torch.set_num_threads(1)
     build = {"eagle": new_eagle, "eagle3": new_head, "draft": new_draft}[kind]
-    rows = [row for row in read_rows(data) if not row.held_out]
+    rows = [row for row in read_rows(data, VOCABULARY) if not row.held_out]
     model = Target(target)
     batches = FeatureCache(model, grouped(rows, 8), 2**30)
 
@@ -147,12 +153,11 @@ def test_a_training_writes_a_drafter_that_can_be_trained_on(
 
 @pytest.mark.embedded
 def test_a_checkpoint_of_another_draft_vocabulary_is_refused(target: Path, data: Path, tmp_path: Path) -> None:
-    from selector.errors import SelectorError
     from selector.training.eagle3 import new_head
     from selector.training.features import FeatureCache, Target
     from selector.training.loop import Loop, Plan
 
-    rows, model = read_rows(data), Target(target)
+    rows, model = read_rows(data, VOCABULARY), Target(target)
     batches = FeatureCache(model, grouped(rows, 8), 0)
     Loop(new_head(model, rows, 16), batches, Plan(minutes=1), tmp_path).save()
     with pytest.raises(SelectorError, match="holds another drafter"):
@@ -170,7 +175,7 @@ def test_chain_acceptance_equals_drafting_one_by_one(target: Path, data: Path) -
     from selector.training.features import FeatureCache, Target
     from selector.training.trainee import POSITIONS, evaluate
 
-    rows = [row for row in read_rows(data) if row.held_out]
+    rows = [row for row in read_rows(data, VOCABULARY) if row.held_out]
     model = Target(target)
     draft = new_draft(model, rows)
     counted = evaluate(draft, FeatureCache(model, grouped(rows, 8), 2**30)).recorded
@@ -206,7 +211,7 @@ def test_an_eagle_head_in_training_guesses_what_it_would_draft_in_an_engine(
     from selector.training.trainee import POSITIONS
 
     engine = DecoderModel(target, "float32", "cpu")
-    prompts = [list(row.prompt) for row in read_rows(data)]
+    prompts = [list(row.prompt) for row in read_rows(data, VOCABULARY)]
     answers = record(engine, prompts, [20] * len(prompts), [Sampler()] * len(prompts), frozenset())
     data = tmp_path / "own.jsonl"
     data.write_text("".join(json.dumps({"p": g.prompt_ids, "r": g.output_ids}) + "\n" for g in answers), "utf-8")
@@ -217,7 +222,7 @@ def test_an_eagle_head_in_training_guesses_what_it_would_draft_in_an_engine(
     drafter = adapter("eagle").drafter(engine, out, strategy)
     assert drafter is not None
     hits, chains = [0] * POSITIONS, [0] * POSITIONS
-    for row in (row for row in read_rows(data) if row.held_out):
+    for row in (row for row in read_rows(data, VOCABULARY) if row.held_out):
         tokens = torch.tensor(row.prompt + row.answer)
         engine.tap(drafter.aux_layers)
         _, aux = engine.forward(tokens[None, :-1], engine.new_cache(1, len(tokens)), keep=1)
@@ -239,7 +244,7 @@ def test_head_in_training_guesses_what_it_would_draft_in_an_engine(target: Path,
     from selector.training.eagle3 import new_head
     from selector.training.features import Target
 
-    row = next(row for row in read_rows(data) if row.held_out)
+    row = next(row for row in read_rows(data, VOCABULARY) if row.held_out)
     text = torch.tensor([row.prompt + row.answer])
     model = Target(target)
     head = new_head(model, [row], VOCABULARY)
@@ -259,3 +264,105 @@ def test_head_in_training_guesses_what_it_would_draft_in_an_engine(target: Path,
                 drafted = int(head.draft_ids[head.lm_head(head.norm(out[:, -1])).argmax()])
                 assert drafted == int(trained[i][0, t])
                 states = torch.cat([states, out[:, -1:]], 1)
+
+
+def test_ids_that_the_target_does_not_have_are_refused_by_line(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    for wrong in (VOCABULARY, -1):
+        row = json.dumps({"p": [1, 2], "r": [3] * 11 + [wrong]})
+        file.write_text(data.read_text("utf-8").splitlines()[0] + "\n" + row + "\n", "utf-8")
+        with pytest.raises(WorkloadError, match=rf"rows.jsonl:2: token id {wrong}, the target has 0 to 63"):
+            read_rows(file, VOCABULARY)
+
+
+@pytest.fixture(scope="module")
+def shallow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama of one layer."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from tests import tiny
+
+    folder = tmp_path_factory.mktemp("shallow")
+    tiny.engine(folder)
+    return folder / "target"
+
+
+def test_a_shallow_target_takes_an_eagle_head_and_is_refused_for_eagle3(
+    shallow: Path, data: Path, tmp_path: Path
+) -> None:
+    from selector.training.run import Options, train
+
+    before, after = train(Options("eagle", shallow, data, tmp_path, minutes=0, threads=1), lambda _: None)
+    assert before == after
+    with pytest.raises(SelectorError, match=r"a llama of 1 layers; EAGLE-3 is trained for .* at least 5"):
+        train(Options("eagle3", shallow, data, tmp_path, minutes=0, threads=1), lambda _: None)
+
+
+def test_ctrl_c_leaves_a_checkpoint_that_is_gone_on_with_and_not_overwritten(
+    shallow: Path, data: Path, tmp_path: Path
+) -> None:
+    """The real signal to the real command."""
+
+    def line(*more: str) -> list[str]:
+        given = ["--target", str(shallow), "--data", str(data), "--out", str(tmp_path / "head"), "--threads", "1"]
+        return [sys.executable, "-u", "-m", "selector.training", "eagle", *given, *more]
+
+    with subprocess.Popen(line("--minutes", "10"), stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        next(said for said in running.stderr if said.startswith("step 20,"))
+        running.send_signal(signal.SIGINT)
+        told = running.stderr.read()
+    assert running.returncode == 130
+    assert told.splitlines()[-1].endswith("checkpoint.safetensors, go on with --resume")
+    again = subprocess.run(line(), capture_output=True, text=True, check=False)
+    assert (again.returncode, "an earlier training; go on with --resume" in again.stderr) == (1, True)
+    more = subprocess.run(line("--resume", "--minutes", "0.001"), capture_output=True, text=True, check=False)
+    assert more.returncode == 0, more.stderr
+    assert "its 0.001 minutes are used up" in more.stderr
+    assert (tmp_path / "head" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("damage", ["cut", "header", "no notes", "bad notes", "a weight less", "a moment less"])
+def test_a_damaged_checkpoint_is_refused_by_name(shallow: Path, data: Path, tmp_path: Path, damage: str) -> None:
+    from safetensors.torch import load_file, save_file
+
+    from selector.training.eagle import new_eagle
+    from selector.training.features import FeatureCache, Target
+    from selector.training.loop import Loop, Plan
+
+    rows, model = read_rows(data, VOCABULARY), Target(shallow, aux=False)
+    loop = Loop(new_eagle(model, rows, 16), FeatureCache(model, grouped(rows, 8), 0), Plan(minutes=1), tmp_path)
+    loop._step(0.0)
+    loop.progress.step = 1
+    loop.save()
+    loop.resume()
+    file = tmp_path / "checkpoint.safetensors"
+    whole = file.read_bytes()
+    if damage == "cut":
+        file.write_bytes(whole[: len(whole) // 2])
+    elif damage == "header":
+        file.write_bytes(b"\xff" * 64)
+    else:
+        tensors, note = load_file(file), json.dumps({"drafter": loop.trainee.identity, "step": 1, "elapsed_seconds": 1})
+        notes = {"no notes": {}, "bad notes": {"progress": "[]"}}.get(damage, {"progress": note})
+        tensors.pop({"a weight less": "weight fc.weight", "a moment less": "exp_avg fc.weight"}.get(damage, ""), None)
+        save_file(tensors, file, metadata=notes)
+    with pytest.raises(SelectorError, match=r"checkpoint.safetensors: (cannot be read|no checkpoint of|.* is missing)"):
+        loop.resume()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "eagle --data rows.jsonl --out x --minutes nan",
+        "draft --data rows.jsonl --out x --feature-memory inf",
+        "data --out x.jsonl --temperature nan",
+    ],
+)
+def test_what_is_no_number_is_refused_before_any_work(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").touch()
+    done = CliRunner().invoke(main, [*line.split(), "--target", "."], prog_name="training")
+    assert (done.exit_code, f"'{line.split()[-1]}' is not a finite number" in done.output) == (2, True)

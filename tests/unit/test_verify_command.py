@@ -83,7 +83,8 @@ def test_a_policy_says_what_is_compared_and_where_its_models_were(folder: Path) 
     engine = ReferenceEngine(folder / "target", "tiny", {"near": ("draft_model", folder / "near")})
     strategy = {"method": "draft_model", "drafter": "near", "num_speculative_tokens": 2}
     policy: Policy = policies.policy(
-        target=engine.target.model_dump(), drafters={"near": engine.drafters["near"].model_dump()},
+        engine=engine.info.model_dump(), target=engine.target.model_dump(),
+        drafters={"near": engine.drafters["near"].model_dump()},
         pools=[policies.pool("spec", strategy), policies.pool("plain", policies.PLAIN)],
         classes=[], fallback_pool="plain",
     )  # fmt: skip
@@ -97,6 +98,19 @@ def test_a_policy_says_what_is_compared_and_where_its_models_were(folder: Path) 
     elsewhere = policy.model_copy(update={"target": policy.target.model_copy(update={"config_sha256": "0" * 64})})
     file.write_text(elsewhere.model_dump_json(), "utf-8")
     assert "not that of the policy's tiny" in run(folder, str(file)).stderr
+
+
+def test_a_policy_of_the_fake_engine_has_nothing_to_verify(folder: Path) -> None:
+    file = folder / "fake.policy.json"
+    file.write_text(policies.policy().model_dump_json(), "utf-8")
+    done = run(folder, str(file))
+    assert (done.exit_code, "made with --engine fake: there is no model, and so nothing" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("option", ["--alpha", "--temperatures", "--top-p"])
+def test_nan_is_no_number(folder: Path, option: str) -> None:
+    done = run(folder, *models(folder), option, "nan")
+    assert (done.exit_code, "'nan'" in done.stderr) == (2, True)
 
 
 def test_vllm_is_refused_for_now(folder: Path) -> None:
@@ -132,6 +146,11 @@ def test_a_strategy_is_written_as_tables_print_it(text: str, expected: Strategy)
         ("ngram 4..2 k=3", "is above"),
         ("ngram probabilistic k=3", "draws no drafts"),
         ("draft_model k=0", "k is 0 for 'none' only"),
+        ("ngram k=17", "k is 17, at most 16"),
+        ("ngram k=1000000", "k is 1000000, at most 16"),
+        ("ngram k=4 k=5", "k=5 says again"),
+        ("ngram 2..4 1..3 k=4", r"1\.\.3 says again"),
+        ("draft_model probabilistic probabilistic k=3", "probabilistic says again"),
     ],
 )
 def test_what_is_no_strategy_is_refused_with_the_reason(text: str, told: str) -> None:

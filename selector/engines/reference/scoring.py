@@ -27,7 +27,8 @@ def score(
     layers = sorted({layer for drafter, _ in drafters.values() for layer in drafter.aux_layers})
     target.tap(layers)
     logits, aux = target.forward(tokens[:, :-1], target.new_cache(1, tokens.shape[1]), keep=len(output.output_ids))
-    whole = torch.softmax(logits[0].float() / temperature, -1)
+    scaled = logits[0].float() / temperature
+    whole = torch.softmax(scaled, -1)
     judged = _Judged(probabilities(logits[0], temperature, top_p), tokens[0, len(output.prompt_ids) :], whole)
     favoured, made = {}, dict[int, list[Drafts]]()
     drawing = {id(drafter) for drafter, drawn in drafters.values() if drawn}
@@ -45,6 +46,8 @@ def score(
         likelier=_array((judged.p * judged.likelier).sum(-1)),
         excess=_array(surprisal - torch.special.entr(judged.p).sum(-1)),
         beyond=_array((whole * judged.likelier).sum(-1) - top_p),
+        before=_array((judged.p * (torch.arange(whole.shape[1], device=p.device) < judged.tokens)).sum(-1)),
+        log_tail=_array(_log_tail(scaled, judged, cut=top_p < 1)),
         favoured=favoured,
     )
 
@@ -61,6 +64,15 @@ class _Judged:
         own = whole.gather(1, self.tokens)
         ids = torch.arange(whole.shape[1], device=whole.device)
         self.likelier = (whole > own) | ((whole == own) & (ids < self.tokens))
+
+
+def _log_tail(scaled: Tensor, judged: _Judged, *, cut: bool) -> Tensor:
+    """In logs, since float32 ends at 1e-45. With a nucleus (`cut`) only what is left in it counts."""
+    if not cut:
+        tail = scaled.masked_fill(judged.likelier, -torch.inf)
+        return torch.logsumexp(tail, -1) - torch.logsumexp(scaled, -1)
+    inside = judged.p.gather(1, judged.tokens)[:, 0] > 0
+    return torch.where(inside, (judged.p * ~judged.likelier).sum(-1).log(), torch.nan)
 
 
 def _favoured(made: Sequence[Drafts], judged: _Judged, *, drawn: bool) -> Scores:
