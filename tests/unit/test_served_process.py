@@ -216,12 +216,15 @@ def test_killing_the_guard_is_noticed_and_stop_still_leaves_nothing(scene: Scene
     assert gone_within(scene, 5) == []
 
 
-def own(scene: Scene, tell: int) -> None:
+def own(scene: Scene, tell: int, forks: bool) -> None:
     """What the process that will be killed does: starts and stops a server and tells how far it is."""
     os.environ["SERVED_TEST"] = scene.token  # so that the guard is found by it, too
     server = scene.server(grace=1)
     os.write(tell, b"starting\n")
     server.start()
+    if forks and os.fork() == 0:
+        time.sleep(10)  # holds our end of the guard's pipe open
+        os._exit(0)
     os.write(tell, b"healthy\n")
     time.sleep(0.1)
     os.write(tell, b"stopping\n")
@@ -239,11 +242,19 @@ MOMENTS = [
 
 @pytest.mark.parametrize(("after", "seconds"), MOMENTS)
 def test_nothing_is_left_when_we_are_killed(scene: Scene, after: str, seconds: float) -> None:
+    kill_an_owner(scene, after, seconds)
+
+
+def test_a_fork_of_ours_does_not_keep_the_server_alive(scene: Scene) -> None:
+    kill_an_owner(scene, "healthy", 0, forks=True)
+
+
+def kill_an_owner(scene: Scene, after: str, seconds: float, *, forks: bool = False) -> None:
     hear, tell = os.pipe()
     owner = os.fork()  # a new interpreter would spend a second on imports
     if owner == 0:
         try:
-            own(scene, tell)
+            own(scene, tell, forks)
         finally:
             os._exit(1)
     os.close(tell)
