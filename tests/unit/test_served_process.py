@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from selector.engines.served import reaper
+from selector.engines.served import port, reaper
 from selector.engines.served.log import engine_error
 from selector.engines.served.port import Port
 from selector.engines.served.process import ServerProcess
@@ -61,8 +61,8 @@ class Scene:
         return {n for n in names if self.token in n} | {n for n in names if n in {f"sem.{x}" for x in named}}
 
     def left(self) -> list[object]:
-        port = [] if Port(self.url).is_free() else [self.port]
-        return [*self.pids(), *self.shared(), *port]
+        taken = [] if Port(self.url).is_free() else [self.port]
+        return [*self.pids(), *self.shared(), *taken]
 
 
 @pytest.fixture
@@ -144,8 +144,9 @@ def test_a_taken_port_is_refused_before_anything_starts(scene: Scene) -> None:
     assert not scene.log.exists()
 
 
-def test_two_selectors_do_not_start_on_one_port(scene: Scene) -> None:
+def test_two_selectors_do_not_start_on_one_port(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one's server has not bound it yet."""
+    monkeypatch.setattr(port, "CLAIM_SECONDS", 0)
     first = Port(scene.url)
     first.claim()
     with pytest.raises(ServerFailed, match=f"port {scene.port} is taken by another process: give another --port"):
@@ -243,10 +244,20 @@ MOMENTS = [
 @pytest.mark.parametrize(("after", "seconds"), MOMENTS)
 def test_nothing_is_left_when_we_are_killed(scene: Scene, after: str, seconds: float) -> None:
     kill_an_owner(scene, after, seconds)
+    assert gone_within(scene, 5) == []
 
 
 def test_a_fork_of_ours_does_not_keep_the_server_alive(scene: Scene) -> None:
     kill_an_owner(scene, "healthy", 0, forks=True)
+    assert gone_within(scene, 5) == []
+
+
+def test_who_was_killed_can_start_again_at_once(scene: Scene) -> None:
+    """The last server is still being taken down; that is waited for."""
+    kill_an_owner(scene, "healthy", 0)
+    with scene.server() as server:
+        server.check()
+    assert scene.left() == []
 
 
 def kill_an_owner(scene: Scene, after: str, seconds: float, *, forks: bool = False) -> None:
@@ -266,7 +277,6 @@ def kill_an_owner(scene: Scene, after: str, seconds: float, *, forks: bool = Fal
     finally:
         os.kill(owner, signal.SIGKILL)
         os.waitpid(owner, 0)
-    assert gone_within(scene, 5) == []
 
 
 #: What each recorded start (vLLM 0.32 on CPU) failed of.

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from selector.errors import ServerFailed
 
+CLAIM_SECONDS = 5.0  #: who is killed and starts again at once finds the last server still being taken down
 LOCAL = {"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"}
 
 
@@ -48,21 +49,25 @@ class Port:
 
     def claim(self) -> tuple[int, ...]:
         """Refuses a taken port; gives back the descriptors of the claim, for a process that shall hold it with us."""
-        taken = f"port {self.number} is taken by another process: give another --port"
-        if self.host in LOCAL and sys.platform == "linux":
-            claim = socket.socket(socket.AF_UNIX)
-            try:
-                claim.bind(f"\0decoding-strategy-selector:{self.number}")
-            except OSError as error:
-                claim.close()
-                if error.errno == errno.EADDRINUSE:
-                    raise ServerFailed(taken) from None
-            else:
-                self._claim = claim
-        if not self.is_free():
+        until = time.monotonic() + CLAIM_SECONDS
+        while not (mine := self._try_claim()) and time.monotonic() < until:
+            time.sleep(0.1)
+        if not mine or not self.is_free():
             self.release()
-            raise ServerFailed(taken)
+            raise ServerFailed(f"port {self.number} is taken by another process: give another --port")
         return () if self._claim is None else (self._claim.fileno(),)
+
+    def _try_claim(self) -> bool:
+        if self.host not in LOCAL or sys.platform != "linux":
+            return True
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0decoding-strategy-selector:{self.number}")
+        except OSError as error:
+            claim.close()
+            return error.errno != errno.EADDRINUSE
+        self._claim = claim
+        return True
 
     def release(self) -> None:
         """Ends our share of the claim."""
