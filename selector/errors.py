@@ -47,6 +47,14 @@ class FetchError(SelectorError):
     """The embedded model could not be fetched or its hash differs."""
 
 
+class LaunchError(SelectorError):
+    """How a served engine is to be started was given wrongly or cannot be found out; the message names the option."""
+
+
+class ServerFailed(SelectorError):
+    """A served engine did not start, died, or could not be stopped; the message has the engine's own reason."""
+
+
 class MissingExtra(SelectorError):
     """An optional dependency is not installed; the message names the extra."""
 
