@@ -31,6 +31,10 @@ class ExportError(SelectorError):
     """The engine would refuse or silently ignore what was asked to be written."""
 
 
+class CountersError(SelectorError):
+    """A serving engine's counters contradict each other, or a reported figure cannot be read without them."""
+
+
 class NotMeasured(SelectorError):
     """The number asked for was not measured and will not be invented."""
 
