@@ -102,7 +102,7 @@ def test_the_readme_test_command_is_what_ci_reads() -> None:
     lines = block.splitlines()
     assert lines[1].removesuffix(" &&").endswith("pip install -c constraints.txt -e '.[test]'")
     assert all(line.endswith("&&") for line in lines[:-1])
-    assert lines[-2:] == [".venv/bin/pytest &&", ".venv/bin/pytest -m embedded"]
+    assert lines[-2:] == [".venv/bin/pytest -n 2 &&", ".venv/bin/pytest -m embedded"]
     assert "<!-- tests:begin -->" in (ROOT / ".ci" / "run").read_text("utf-8")
 
 
