@@ -39,7 +39,7 @@ HEAVY = {
     "sklearn": ("selector/train_classifier.py",),
     "scipy": ("selector/train_classifier.py",),
     "pandas": (),
-    "httpx": (),
+    "httpx": ("selector/engines/served/*",),
 }  # fmt: skip
 
 
