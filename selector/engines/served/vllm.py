@@ -132,6 +132,7 @@ class VllmServers:
             process.start(self._say)
             started = time.monotonic() - start
             client = Client(url)
+            client.prepare()
             yield OpenServer(client, started, self._info(process.log_tail(5000)), process.check)
         finally:
             process.stop()
