@@ -165,13 +165,18 @@ class Run(Frozen):
 
 
 class ConfirmedCell(Frozen):
-    """One (class, strategy, load) measured end to end. `arm` tells the second plain arm (A/A) from the first."""
+    """One (class, strategy, load) measured end to end. `arm` tells the second plain arm (A/A) from the first.
+
+    `max_running`, `max_waiting`: most requests that a serving engine ran and kept waiting at once, where it tells.
+    """
 
     request_class: str
     strategy: Strategy
     load: int
     arm: Literal["main", "aa"] = "main"
     runs: tuple[Run, ...]
+    max_running: int | None = None
+    max_waiting: int | None = None
 
 
 class Skipped(Frozen):

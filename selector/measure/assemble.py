@@ -75,13 +75,19 @@ def recordings_of(journal: Journal) -> list[Recording]:
         Recording(
             id=e["id"],
             request_class=e["class"],
-            prompt_tokens=len(e["prompt"]),
-            output_tokens=len(e["output"]),
+            prompt_tokens=len(e["prompt"]) if "prompt" in e else e["prompt_tokens"],
+            output_tokens=len(e["output"]) if "output" in e else e["output_tokens"],
             finish=e["finish"],
-            looping=looping(e["output"][:-1] if e["finish"] == "stop" else e["output"]),
+            looping=looping(_without_stop(e)),
         )
         for e in journal.under("recording")
     ]
+
+
+def _without_stop(entry: dict[str, Any]) -> list[int]:
+    """The output's tokens before the stop token; none where a server returns no ids."""
+    output: list[int] = entry.get("output", [])
+    return output[:-1] if entry["finish"] == "stop" else output
 
 
 def classes_of(workload: Workload, recordings: Sequence[Recording]) -> list[ClassInfo]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -37,6 +37,10 @@ class Servers(Protocol):
     @property
     def drafters(self) -> Mapping[str, DrafterInfo]:
         """Usable drafters by name."""
+
+    @property
+    def running(self) -> Sequence[Strategy] | None:
+        """What the servers that run already decode by; None: any strategy can be started."""
 
     @property
     def settings(self) -> Mapping[str, object]:

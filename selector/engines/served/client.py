@@ -134,6 +134,10 @@ class Client:
         """Names of the models served."""
         return self._call(lambda session: session.models())
 
+    def max_model_len(self) -> int | None:
+        """Longest context in tokens; None where the server does not list it."""
+        return self._call(lambda session: session.max_model_len())
+
     def tokenize(self, request: Request) -> tuple[int, ...] | None:
         """The request's token ids after the chat template; None where the server has no /tokenize (only vLLM has)."""
 

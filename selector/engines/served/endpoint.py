@@ -28,7 +28,7 @@ class EndpointServers:
         self.urls, self._say = dict(urls), say or (lambda text: None)
         self._clients = {s: Client(url) for s, url in self.urls.items()}
         first = next(iter(self._clients.values()))
-        self._target = model_info(model or first.models()[0], "auto")
+        self._target = model_info(model or first.models()[0], "auto", first.max_model_len())
         self._drafters = dict(drafters)
 
     @property
@@ -42,7 +42,7 @@ class EndpointServers:
         return self._drafters
 
     @property
-    def strategies(self) -> list[Strategy]:
+    def running(self) -> list[Strategy]:
         """What the servers decode by."""
         return list(self.urls)
 

@@ -16,7 +16,8 @@ _OURS = {
     "max-num-seqs": "use --max-num-seqs", "max-model-len": "use --max-model-len", "dtype": "use --dtype",
     "quantization": "use --quantization", "tensor-parallel-size": "use --tensor-parallel",
     "enable-prefix-caching": "prompts of a measurement must not hit a cache",
-    "per-request-spec-decode-metrics": "it is set where the engine speculates", "api-key": "servers on this machine need none",
+    "per-request-spec-decode-metrics": "it is set where the engine speculates",
+    "api-key": "servers on this machine need none",
     "disable-log-stats": "its counters are needed",
     "trust-remote-code": "a measurement never runs a model folder's own code",
 }  # fmt: skip
@@ -25,6 +26,8 @@ _OURS = {
 @dataclass(frozen=True)
 class ServeOptions:
     """How every server of a measurement is started. `environment` is added to this process's own.
+
+    stall_seconds: the longest silence of a stream before its request counts as failed.
 
     engine_args: further `vllm serve` options, name to value; True is a bare flag, False its `no-` form.
     """
@@ -39,6 +42,7 @@ class ServeOptions:
     environment: Mapping[str, str] = field(default_factory=dict)
     port: int | None = None
     ready_seconds: float = 600.0
+    stall_seconds: float = 120.0
 
     def __post_init__(self) -> None:
         draft = self.draft_tensor_parallel

@@ -59,6 +59,12 @@ class Session:
         except (KeyError, TypeError) as error:
             raise failures.not_openai(self.url("/v1/models"), json.dumps(listing).encode()) from error
 
+    async def max_model_len(self) -> int | None:
+        """Longest context in tokens of the first model, as vLLM lists it; None: not told."""
+        listing = await self.fetch("GET", "/v1/models")
+        told = listing["data"][0].get("max_model_len") if await self.models() else None
+        return told if isinstance(told, int) else None
+
     def url(self, path: str) -> str:
         """The full address of a path."""
         return str(self._http.base_url).rstrip("/") + path

@@ -6,7 +6,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,11 @@ class VllmServers:
         return self._drafters
 
     @property
+    def running(self) -> None:
+        """Any strategy can be started."""
+        return None
+
+    @property
     def version(self) -> str:
         """vLLM's version, asked of its command once."""
         if self._version is None:
@@ -131,8 +136,12 @@ class VllmServers:
         try:
             process.start(self._say)
             started = time.monotonic() - start
-            client = Client(url)
+            # a server takes its key from there, too: the user's environment may hold one
+            key = (os.environ | dict(self.options.environment)).get("VLLM_API_KEY")
+            client = Client(url, key=key, stall_seconds=self.options.stall_seconds)
             client.prepare()
+            if not self._target.max_model_len:  # its files are not here: a container has them
+                self._target = self._target.model_copy(update={"max_model_len": client.max_model_len() or 0})
             yield OpenServer(client, started, self._info(process.log_tail(5000)), process.check)
         finally:
             process.stop()

@@ -24,6 +24,7 @@ from selector.workload import Request
 #: Temperature and top-p of step probes by kind of sampling: what a sampler costs hardly depends on its settings.
 SAMPLED: Mapping[Sampling, tuple[float, float]] = {"greedy": (0.0, 1.0), "temperature": (0.8, 1.0), "top_p": (0.8, 0.9)}
 _REPETITIVE_PIECE = 24
+_TRIES = 3
 
 Wanted = tuple[str, Request]
 #: Class, request, and how it ended.
@@ -59,15 +60,12 @@ def taking_turns(by_class: Mapping[str, Sequence[Request]]) -> Iterator[Wanted]:
 
 
 def recording_entry(name: str, request: Request, answer: Answer) -> dict[str, Any]:
-    """A plain output as the journal keeps it. Raises `MeasurementFailed` when the server gives no token ids."""
-    if not answer.output_ids or not answer.prompt_ids:
-        raise MeasurementFailed(
-            "the server returns no token ids (return_token_ids, vLLM 0.11 or newer): n-gram acceptance and step "
-            "probes need them; use a newer vLLM"
-        )
+    """An output as the journal keeps it: its token ids, or its lengths where the server returns none."""
+    lengths = {"prompt_tokens": answer.prompt_tokens, "output_tokens": answer.output_tokens}
+    ids = {"prompt": answer.prompt_ids, "output": answer.output_ids}
     return {
-        "class": name, "id": request.digest, "prompt": answer.prompt_ids, "output": answer.output_ids,
-        "finish": "length" if answer.finish == "length" else "stop",
+        "class": name, "id": request.digest, "finish": "length" if answer.finish == "length" else "stop",
+        **(ids if answer.output_ids and answer.prompt_ids else lengths),
     }  # fmt: skip
 
 
@@ -118,7 +116,17 @@ class StepTimer:
         self._seed = seed
 
     def time(self, server: OpenServer, probe: StepProbe, repeat: int) -> ProbeTime:
-        """One timing. Raises `MeasurementFailed` when no lock step could be seen."""
+        """One timing, tried three times. Raises `MeasurementFailed` when no lock step could be seen."""
+        for attempt in range(_TRIES):
+            timed = self._try(server, probe, repeat + 101 * attempt)
+            if timed is not None:
+                return timed
+        raise MeasurementFailed(
+            f"no step to time at batch {probe.batch}: its requests did not decode side by side "
+            "(is --max-num-seqs too small, is the stream buffered by a proxy, or is the machine busy?)"
+        )
+
+    def _try(self, server: OpenServer, probe: StepProbe, repeat: int) -> ProbeTime | None:
         temperature, top_p = SAMPLED[probe.sampling]
         jobs = [
             Job(
@@ -132,10 +140,7 @@ class StepTimer:
         answers = result.answers
         timing = lockstep_seconds(answers, plain=all(a.accepted_per_step is None for a in answers))
         if timing is None:
-            raise MeasurementFailed(
-                f"no step to time at batch {probe.batch}: its requests did not decode side by side "
-                "(is --max-num-seqs too small, or is the stream buffered by a proxy?)"
-            )
+            return None
         drafted = sum(sum(a.drafted_per_step or ()) for a in answers)
         return ProbeTime(timing.mean_seconds, timing.steps, drafted / max(1, sum(a.decode_steps or 0 for a in answers)))
 

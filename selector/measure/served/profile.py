@@ -82,6 +82,8 @@ def _ngram_replays(journal: Journal) -> list[Replay]:
     out = []
     for s in map(Strategy.model_validate, journal["windows"]["windows"]):
         for e in journal.under("recording"):
+            if "output" not in e:
+                continue
             accepted, proposed = replay_ngram(e["prompt"], e["output"], s.lookup_min or 1, s.lookup_max or 1, s.k)
             out.append(Replay(
                 id=e["id"], request_class=e["class"], family=s.family, k_max=s.k, accepted=encode(accepted),
@@ -170,7 +172,8 @@ def confirmed_cells(journal: Journal) -> list[ConfirmedCell]:
     return [
         ConfirmedCell(
             request_class=e["class"], strategy=Strategy.model_validate(e["strategy"]), load=e["load"], arm=e["arm"],
-            runs=tuple(Run.model_validate(r) for r in e["runs"]),
+            runs=tuple(Run.model_validate(r) for r in e["runs"]), max_running=e["max_running"],
+            max_waiting=e["max_waiting"],
         )
         for e in journal.under("confirm")
     ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,68 +67,120 @@ class ServedMeasurement:
         if "hardware" not in journal:
             journal.add("hardware", sample_hardware().model_dump())
         self.progress.begin((_planned(journal) or self.plan()).total_seconds)
-        with self._stage("plain decoding", journal):
-            self._plain(journal)
-        for launch in self.scope.launches[1:]:
-            with self._stage(launch.name, journal):
-                self._method(journal, launch)
+        with self._stage(self.scope.launches[0].name, journal):
+            self._first(journal)
+        for launch in self.scope.launches:
+            if launch.strategy != PLAIN:
+                with self._stage(launch.name, journal):
+                    self._method(journal, launch)
         self._windows(journal)
         if self.settings.confirm:
             with self._stage("confirmation", journal):
                 self._confirm(journal)
         return self._profile(journal, complete=True)
 
-    def _plain(self, journal: Journal) -> None:
-        """Recordings, steps, prefill and the confirming runs of plain decoding: the floor of everything."""
+    def _first(self, journal: Journal) -> None:
+        """Recordings, steps, prefill and end-to-end runs of plain decoding: the floor of everything.
+
+        Among servers that run already there may be none that decodes plainly; then the first one writes the outputs.
+        """
         launch = self.scope.launches[0]
-        for attempt in range(ATTEMPTS):
-            if "done/none" in journal:
-                return
-            try:
-                with self._server(journal, launch) as server:
-                    if "plan" not in journal:
-                        self.progress.stage("plain decoding: first timings")
-                        speed = speed_of(server, self.settings.loads, self.settings.seed)
-                        plan = self.plan(speed)
-                        journal.add("plan", plan.as_dict())
-                        if plan.total_seconds > 1.1 * self.settings.budget_seconds:
-                            self.progress.say(
-                                f"this takes about {plan.total_seconds / 60:.0f} minutes at least: fewer --method, "
-                                "loads or --prompts-per-class would shorten it"
-                            )
-                    stages = self._stages(journal, server)
-                    stages.record()
-                    stages.steps(launch)
-                    stages.prefill(launch)
-                    if self.settings.confirm:
-                        stages.cells(PLAIN, list(stages.prompts), "main")
-                journal.add("done/none", {})
-            except (ServerFailed, RequestFailed) as error:
-                if attempt + 1 == ATTEMPTS:
-                    raise MeasurementFailed(f"plain decoding cannot be measured: {error}") from error
-                self.progress.say(f"{error}; starting the plain server once more")
+        if "done/first" in journal:
+            return
+        if launch.strategy != PLAIN:
+            self._lacks(
+                journal, "plain decoding", "no server decodes plainly (--base-url none=URL): no speedup is known"
+            )
+
+        def measure(server: OpenServer) -> None:
+            if "plan" not in journal:
+                self._make_plan(journal, server)
+            stages = self._stages(journal, server)
+            stages.record()
+            if launch.strategy == PLAIN:
+                self._costs(journal, stages, launch)
+            if self.settings.confirm:
+                stages.cells(launch.strategy, list(stages.prompts), "main")
+
+        try:
+            self._on(journal, launch, measure)
+        except (ServerFailed, RequestFailed, MeasurementFailed) as error:
+            raise MeasurementFailed(f"plain decoding cannot be measured: {error}") from error
+        journal.add("done/first", {})
+
+    def _costs(self, journal: Journal, stages: Stages, launch: Launch) -> None:
+        """Step and prefill cost; a server that runs already may not let them be timed, which is named."""
+        try:
+            stages.steps(launch)
+            if launch.strategy.method != "ngram":  # lookup has no prefill of its own
+                stages.prefill(launch)
+        except (MeasurementFailed, RequestFailed) as error:
+            if self.servers.running is None:
+                raise
+            self._lacks(journal, f"step cost of {launch.name}", str(error))
+
+    def _lacks(self, journal: Journal, what: str, reason: str) -> None:
+        if f"skipped/{what}" not in journal:
+            journal.add(f"skipped/{what}", {"what": what, "reason": reason})
+            self.progress.say(f"{what}: {reason}")
+
+    def _make_plan(self, journal: Journal, server: OpenServer) -> None:
+        self.progress.stage("plain decoding: first timings")
+        try:
+            plan = self.plan(speed_of(server, self.settings.loads, self.settings.seed))
+        except RequestFailed:
+            if self.servers.running is None:
+                raise
+            plan = self.plan()  # it takes no token ids: nothing can be timed beforehand
+        journal.add("plan", plan.as_dict())
+        if plan.total_seconds > 1.1 * self.settings.budget_seconds:
+            self.progress.say(
+                f"this takes about {plan.total_seconds / 60:.0f} minutes at least: fewer --method, loads or "
+                "--prompts-per-class would shorten it"
+            )
 
     def _method(self, journal: Journal, launch: Launch) -> None:
         """One method's launch: acceptance at two k (model drafters), step costs, prefill."""
         name = launch.strategy.family
+
+        def measure(server: OpenServer) -> None:
+            stages = self._stages(journal, server)
+            if launch.strategy.drafter:
+                for k in dict.fromkeys((launch.strategy.k, 1)):
+                    stages.live(launch, k)
+            self._costs(journal, stages, launch)
+            stages.check_speculation(launch.strategy.method)
+
+        self._or_skipped(journal, name, lambda: self._on(journal, launch, measure))
+
+    def _or_skipped(self, journal: Journal, name: str, work: Callable[[], None]) -> None:
+        """Do it, or write down why not: the run goes on either way."""
+        if f"done/{name}" in journal or f"skipped/{name}" in journal:
+            return
+        try:
+            work()
+            journal.add(f"done/{name}", {})
+        except _FAILURES as error:
+            journal.add(f"skipped/{name}", {"what": name, "reason": str(error)})
+            self.progress.say(f"{name}: {error}")
+
+    def _on(self, journal: Journal, launch: Launch, work: Callable[[OpenServer], None]) -> None:
+        """Work on a server of this launch. One that came up and then died is started once more, which is written down;
+        what does not come up would not the next time.
+        """
         for attempt in range(ATTEMPTS):
-            if f"done/{name}" in journal or f"skipped/{name}" in journal:
-                return
+            came_up = False
             try:
                 with self._server(journal, launch) as server:
-                    stages = self._stages(journal, server)
-                    if launch.strategy.drafter:
-                        for k in dict.fromkeys((launch.strategy.k, 1)):
-                            stages.live(launch, k)
-                    stages.steps(launch)
-                    if launch.strategy.method != "ngram":
-                        stages.prefill(launch)
-                journal.add(f"done/{name}", {})
+                    came_up = True
+                    work(server)
+                return
             except _FAILURES as error:
-                last = attempt + 1 == ATTEMPTS
-                if last:
-                    journal.add(f"skipped/{name}", {"what": name, "reason": str(error)})
-                self.progress.say(f"{name}: {error}" + ("" if last else "; starting it once more"))
+                if not came_up or attempt + 1 == ATTEMPTS:
+                    raise
+                what = f"{launch.name} (then started again)"
+                journal.add(f"skipped/again/{launch.name}", {"what": what, "reason": str(error)})
+                self.progress.say(f"{what}: {error}")
 
     def _windows(self, journal: Journal) -> None:
         """N-gram windows by replay of the plain server's token ids."""
@@ -136,7 +188,10 @@ class ServedMeasurement:
             return
         by_class: dict[str, list[Any]] = {}
         for e in journal.under("recording"):
-            by_class.setdefault(e["class"], []).append(generation_of(e))
+            if "output" in e:
+                by_class.setdefault(e["class"], []).append(generation_of(e))
+        if not by_class:
+            return
         found = search_windows(by_class, self.settings.k_max, self.settings.seed, lambda: None)
         journal.add("windows", {"windows": [s.model_dump() for s in found]})
 
@@ -144,26 +199,29 @@ class ServedMeasurement:
         """The likeliest winners as real servers, then the plain one again: a slow drift meets both ends."""
         plan = _planned(journal)
         assert plan is not None  # `_plain` wrote it
+        everything = tuple(self.scope.prompts(plan))
         if "queue" not in journal:
-            unchecked = self._profile(journal, complete=False)
-            queue = confirming(unchecked, plan.confirm_launches, self.settings.loads, self.settings.seed)
-            journal.add("queue", {"configs": [c.as_dict() for c in queue]})
+            journal.add("queue", {"configs": [c.as_dict() for c in self._queue(journal, plan, everything)]})
         for config in map(Config.of, journal["queue"]["configs"]):
             self._confirm_one(journal, config, "main")
-        everything = tuple(c for c in self.scope.prompts(plan))
-        self._confirm_one(journal, Config(PLAIN, everything), "aa")
+        if self.scope.launches[0].strategy == PLAIN:
+            self._confirm_one(journal, Config(PLAIN, everything), "aa")
+
+    def _queue(self, journal: Journal, plan: ServedPlan, classes: tuple[str, ...]) -> list[Config]:
+        """What is confirmed; of servers that run already, each but the first."""
+        if self.servers.running is not None:
+            return [Config(launch.strategy, classes) for launch in self.scope.launches[1:]]
+        unchecked = self._profile(journal, complete=False)
+        return confirming(unchecked, plan.confirm_launches, self.settings.loads, self.settings.seed)
 
     def _confirm_one(self, journal: Journal, config: Config, arm: str) -> None:
         name = f"confirm {config.strategy.label}" + (" again" if arm == "aa" else "")
-        if f"done/{name}" in journal or f"skipped/{name}" in journal:
-            return
-        try:
-            with self._server(journal, fixed_launch(config.strategy, self.settings.loads, name)) as server:
-                self._stages(journal, server).cells(config.strategy, config.classes, arm)
-            journal.add(f"done/{name}", {})
-        except _FAILURES as error:
-            journal.add(f"skipped/{name}", {"what": name, "reason": str(error)})
-            self.progress.say(f"{name}: {error}")
+        launch = fixed_launch(config.strategy, self.settings.loads, name)
+
+        def measure(server: OpenServer) -> None:
+            self._stages(journal, server).cells(config.strategy, config.classes, arm)
+
+        self._or_skipped(journal, name, lambda: self._on(journal, launch, measure))
 
     def _stages(self, journal: Journal, server: OpenServer) -> Stages:
         plan = _planned(journal)

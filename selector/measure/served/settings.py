@@ -7,9 +7,16 @@ from dataclasses import dataclass
 from selector.engines.served.base import Servers
 from selector.measure.hardware import sample_hardware
 from selector.measure.plan import pick_prompts, samplings
-from selector.measure.served.launches import Launch, StepProbe, measuring_launch, plain_launch, step_probes
+from selector.measure.served.launches import (
+    Launch,
+    StepProbe,
+    fixed_launch,
+    measuring_launch,
+    plain_launch,
+    step_probes,
+)  # fmt: skip
 from selector.measure.served.plan import PROBE_TOKENS, ServedPlan, ServedSpeed, make_served_plan
-from selector.strategy import Method, Strategy
+from selector.strategy import PLAIN, Method, Strategy
 from selector.workload import Request, Workload
 
 #: Window of the n-gram launch that times steps; acceptance of every window comes from replay.
@@ -37,14 +44,19 @@ class Scope:
 
     def __init__(self, servers: Servers, workload: Workload, settings: ServedSettings) -> None:
         self.servers, self.workload, self.settings = servers, workload, settings
-        self.launches = [
-            plain_launch("none", settings.loads), *(measuring_launch(s, settings.loads) for s in self.strategies())
-        ]  # fmt: skip
+        if servers.running is None:
+            methods = [measuring_launch(s, settings.loads) for s in self.strategies()]
+            self.launches = [plain_launch("none", settings.loads), *methods]
+        else:  # each at the k it runs with; the first one writes the outputs
+            order = sorted(servers.running, key=lambda s: s != PLAIN)
+            self.launches = [fixed_launch(s, settings.loads, s.family) for s in order]
         self.probes = {launch.name: self._probes(launch) for launch in self.launches}
 
     def strategies(self) -> list[Strategy]:
         """Every method to measure, at k_max: drafters in the order given, then n-gram lookup."""
         k, wanted = self.settings.k_max, self.settings.methods
+        if self.servers.running is not None:
+            return [s for s in self.servers.running if s != PLAIN]
         found = [
             Strategy(method=d.method, drafter=n, num_speculative_tokens=k) for n, d in self.servers.drafters.items()
         ]

@@ -6,9 +6,12 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from selector.counters import SpeculationCounters, did_not_run
+from selector.doubt import Doubt
 from selector.engines.served.base import OpenServer
 from selector.engines.served.load_result import Finished
-from selector.errors import SelectorError
+from selector.errors import MeasurementFailed, SelectorError
+from selector.evidence import Cell, prefix_cache, queueing
 from selector.measure.journal import Journal
 from selector.measure.progress import Progress
 from selector.measure.served.confirm import cell_key
@@ -27,6 +30,8 @@ from selector.measure.served.settings import Scope
 from selector.strategy import Strategy
 from selector.workload import Request
 
+#: Seconds of load, polled once a second, from which the gauges' maximum is believed.
+LEAST_POLLED = 4.0
 _SPEED_CONTEXT = 128
 _SPEED_TEXT = tuple(range(300, 360))
 
@@ -154,18 +159,56 @@ class Stages:
         todo = [(name, r) for _ in range(rounds) for r in requests]
         result = decode_all(self.server, todo, load, self.seed, done, keep_full=True)
         self._note(f"{strategy.label}, {name} at load {load}", failures)
-        if runs and result is not None:
-            self.journal.add(cell_key(name, strategy, load, arm), {
-                "class": name, "strategy": strategy.model_dump(), "load": load, "arm": arm, "runs": runs,
-                "max_running": result.max_running, "max_waiting": result.max_waiting,
-            })  # fmt: skip
+        if not runs or result is None:
+            return
+        polled = result.seconds > LEAST_POLLED  # a gauge looked at once or twice may have met the server between two
+        running, waiting = (
+            int(n) if polled and n is not None else None for n in (result.max_running, result.max_waiting)
+        )
+        cell = Cell(
+            strategy.label, load, running_max=running, waiting_max=waiting,
+            prefix_cache_queries=sum(a.prompt_tokens for a in result.answers),
+            prefix_cache_hits=sum(a.cached_tokens or 0 for a in result.answers),
+        )  # fmt: skip
+        what = f"{strategy.label}, {name} at load {load}"
+        if contaminated := prefix_cache(cell):
+            self._note_doubts(what, contaminated)
+            if self.scope.servers.running is None:  # a running server caches as it does in production
+                return
+        self._note_doubts(what, [d for d in queueing(cell) if d.kind == "capacity lost"])
+        self.journal.add(cell_key(name, strategy, load, arm), {
+            "class": name, "strategy": strategy.model_dump(), "load": load, "arm": arm, "runs": runs,
+            "max_running": running, "max_waiting": waiting,
+        })  # fmt: skip
+
+    def check_speculation(self, method: str) -> None:
+        """Raises `MeasurementFailed` when a method was expected and the engine's counters say that nothing was drafted.
+
+        An engine that exports its counters but none of speculation runs without it: zero, not unknown.
+        """
+        c = self.server.client.counters()
+        if c is None or c.generated_tokens is None:
+            return
+        drafts, drafted, accepted = (int(n or 0) for n in (c.drafts, c.drafted_tokens, c.accepted_tokens))
+        if reason := did_not_run(SpeculationCounters(drafts, drafted, accepted), method):
+            raise MeasurementFailed(reason)
+
+    def _note_doubts(self, what: str, doubts: Sequence[Doubt]) -> None:
+        for doubt in doubts:
+            key = f"skipped/{doubt.kind}/{what}"
+            if key not in self.journal:
+                self.journal.add(key, {"what": f"{what} ({doubt.kind})", "reason": doubt.sentence})
+            self.progress.say(f"{what}: {doubt.sentence}")
 
     def _timer(self) -> StepTimer:
-        return StepTimer([e["prompt"] + e["output"] for e in self._recorded()], self.seed)
-
-    def _recorded(self) -> list[dict[str, Any]]:
-        entries = list(self.journal.under("recording"))
-        return [e | {"prompt": list(e["prompt"]), "output": list(e["output"])} for e in entries]
+        """Raises `MeasurementFailed` without token ids: probes repeat what the model wrote."""
+        texts = [[*e["prompt"], *e["output"]] for e in self.journal.under("recording") if "output" in e]
+        if not texts:
+            raise MeasurementFailed(
+                "the server returns no token ids (return_token_ids of vLLM): step and prefill cost cannot be timed, "
+                "n-gram acceptance cannot be replayed"
+            )
+        return StepTimer(texts, self.seed)
 
     def _note(self, what: str, failures: Failures) -> None:
         """Failed requests are told and left out; when the server has died, its error ends the launch instead."""
