@@ -228,7 +228,7 @@ def _servers_run(
     logs = (out or Path("selector")).parent / f"{(out or Path('selector')).name.removesuffix('.profile.json')}.logs"
     servers: Servers
     if options["engine_name"] == "vllm":
-        servers = vllm_servers(model, options, progress.say, logs)
+        servers = vllm_servers(model, options, progress, logs)
     else:
         servers = endpoint_servers(model, options, progress.say)
     settings = ServedSettings(

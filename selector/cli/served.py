@@ -15,6 +15,7 @@ from selector.errors import SelectorError
 from selector.strategy import METHODS, PLAIN, Strategy
 
 if TYPE_CHECKING:
+    from selector.cli.progress import ProgressLine
     from selector.engines.served.base import Servers
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -94,7 +95,7 @@ def served_options(command: F) -> F:
     return command
 
 
-def vllm_servers(model: Path | None, options: dict[str, Any], say: Callable[[str], None], logs: Path) -> Servers:
+def vllm_servers(model: Path | None, options: dict[str, Any], progress: ProgressLine, logs: Path) -> Servers:
     """Servers that `--engine vllm` starts; without MODEL the embedded model and its drafters."""
     from selector.engines.served.command import find_launcher
     from selector.engines.served.options import ServeOptions, engine_args, environment
@@ -109,16 +110,16 @@ def vllm_servers(model: Path | None, options: dict[str, Any], say: Callable[[str
     )  # fmt: skip
     launcher = find_launcher(options["vllm_path"], options["launch_template"])
     if launcher.note:
-        say(launcher.note)
+        progress.say(launcher.note)
     drafters, name = named(options["drafters"]), None
     if model is None:
         from selector.embedded import TARGET_NAME, embedded_drafters, embedded_target
 
-        target, name = str(embedded_target(say)), TARGET_NAME
-        drafters = drafters or embedded_drafters(say)
+        target, name = str(embedded_target(progress.say)), TARGET_NAME
+        drafters = drafters or embedded_drafters(progress.say)
     else:
         target = str(model)
-    return VllmServers(launcher, target, name, drafters, serve, logs=logs, say=say)
+    return VllmServers(launcher, target, name, drafters, serve, logs=logs, say=progress.stage)
 
 
 def endpoint_servers(model: Path | None, options: dict[str, Any], say: Callable[[str], None]) -> Servers:
