@@ -21,7 +21,7 @@ def served_plan_text(run: ServedMeasurement) -> str:
     rows = [
         (f"{plan.launches} starts", plan.launches * plan.launch_seconds),
         (f"plain outputs   {plan.prompts_per_class} prompts x {classes} classes", plan.record_seconds),
-        (f"acceptance      the same prompts, at k = {settings.k_max} and k = 1 of each drafter", plan.live_seconds),
+        (f"acceptance      the same prompts, on every launch with a drafter", plan.live_seconds),
         ("step and prefill cost", plan.step_seconds),
     ]
     if settings.confirm:

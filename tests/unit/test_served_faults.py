@@ -61,7 +61,7 @@ def test_a_method_that_does_not_start_is_skipped_with_the_engines_words_and_the_
     fake = servers(tmp_path, {}, **FAST)
     fake.launcher = find_launcher(None, f"{sys.executable} {tmp_path / 'serve.py'} {{args}}")
     profile = measure_served(fake, workload(1), tmp_path / "j.jsonl", QUICK)
-    assert "RuntimeError: this engine drafts nothing" in reasons(profile)["ngram 2..4"]
+    assert "RuntimeError: this engine drafts nothing" in reasons(profile)["ngram 2..4 k=2"]
     assert {c.method for c in profile.step_costs} == {"none"}
     assert len(profile.recordings) == 3
 
@@ -95,4 +95,4 @@ def test_speculation_that_does_not_run_is_an_error_and_no_zero_acceptance(tmp_pa
     fake = servers(tmp_path, {}, **FAST)
     fake.launcher = find_launcher(None, f"{sys.executable} {tmp_path / 'serve.py'} {{args}}")
     profile = measure_served(fake, workload(1), tmp_path / "j.jsonl", QUICK)
-    assert "speculation did not run" in reasons(profile)["ngram 2..4"]
+    assert "speculation did not run" in reasons(profile)["ngram 2..4 k=2"]

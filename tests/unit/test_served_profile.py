@@ -79,7 +79,7 @@ def test_a_killed_run_leaves_no_server_and_goes_on_where_it_was(tmp_path: Path) 
 def test_the_plan_shows_the_launches_and_starts_nothing(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, arguments(tmp_path, "--plan"))
     assert result.exit_code == 0, result.output
-    assert "ngram 2..4: batch 1: k = 2" in result.output
+    assert "ngram 2..4 k=2: batch 1: k = 2" in result.output
     assert "nothing was started" in result.output
     assert not (tmp_path / "p.profile.logs").exists()
 

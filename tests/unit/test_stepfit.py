@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selector.errors import NotMeasured
-from selector.measure.served.launches import batches, measuring_launch
+from selector.measure.served.launches import batches, measuring_launches
 from selector.measure.stepfit import StepFit, StepPoint, plain_at
 from selector.strategy import Strategy
 
-EAGLE = Strategy(method="eagle3", drafter="head", num_speculative_tokens=8)
+NGRAM = Strategy(method="ngram", lookup_min=2, lookup_max=4, num_speculative_tokens=8)
 PLAIN = {1: (0.030,), 2: (0.032,), 3: (0.034,), 4: (0.036,), 5: (0.038,)}
 
 
@@ -22,7 +22,7 @@ def truth(drafted: float, batch: int, a: float, b: float, c: float, e: float) ->
 
 @given(st.tuples(*[st.floats(0, 0.01)] * 4))
 def test_a_linear_cost_is_found_from_the_batches_of_one_launch(terms: tuple[float, float, float, float]) -> None:
-    visits = measuring_launch(EAGLE, (1, 4)).visits
+    visits = measuring_launches(NGRAM, (1, 4))[0].visits
     points = [StepPoint(k, batch, (truth(k, batch, *terms),)) for batch, k in visits.items()]
     fit = StepFit(points, PLAIN)
     for k in (1, 2, 4, 8):
@@ -40,7 +40,7 @@ def test_resamples_spread_with_the_noise_of_the_timings() -> None:
     rng = np.random.default_rng(0)
     points = [
         StepPoint(k, b, tuple(truth(k, b, 0.001, 0.001, 0, 0.0005) * rng.normal(1, 0.05, 3)))
-        for b, k in measuring_launch(EAGLE, (1, 4)).visits.items()
+        for b, k in measuring_launches(NGRAM, (1, 4))[0].visits.items()
     ]
     seconds = StepFit(points, PLAIN).seconds(4, 1)
     assert len(set(seconds)) > 1
@@ -54,7 +54,7 @@ def test_without_a_timing_nothing_is_invented() -> None:
 
 @pytest.mark.parametrize("loads", [(1, 4), (1, 2, 4, 8), (1, 16), (1,)])
 def test_a_launch_visits_every_load_and_both_ends_of_k_in_one_schedule(loads: tuple[int, ...]) -> None:
-    launch = measuring_launch(EAGLE, loads)
+    launch = measuring_launches(NGRAM, loads)[0]
     assert set(loads) <= set(launch.visits) == set(batches(loads))
     assert {1, 8} <= set(launch.visits.values())
     assert launch.visits[1] == 8

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from selector.profile import Sampling
 from selector.strategy import PLAIN, Strategy
 
-#: Methods whose k vLLM lets depend on the batch size, so that one launch visits several.
-SCHEDULED = frozenset({"ngram", "draft_model", "eagle", "eagle3"})
+#: Methods without a state of their own, whose k may follow the batch size while they are measured.
+STATELESS = frozenset({"ngram"})
 Schedule = tuple[tuple[int, int, int], ...]
 
 
@@ -56,23 +56,25 @@ def plain_launch(name: str, loads: Sequence[int]) -> Launch:
     return Launch(name, PLAIN, dict.fromkeys(batches(loads), 0))
 
 
-def measuring_launch(strategy: Strategy, loads: Sequence[int]) -> Launch:
-    """One server for acceptance and step cost of a method; `strategy` is at k_max.
+def measuring_launches(strategy: Strategy, loads: Sequence[int]) -> list[Launch]:
+    """The servers for acceptance and step cost of a method; `strategy` is at k_max.
 
-    The batches take turns with k_max, a small k and one between, so that few batches tell the cost of a draft, of a
-    request and of the method apart, and acceptance is seen at k_max and at the small k.
+    A model drafter gets one at k_max and one at k = 1. One server with a batch-size schedule would do for both, but a
+    drafter whose k changed in mid-request lost its place there (vLLM 0.32 on CPU: acceptance fell to nothing). Lookup
+    has no place to lose: its batches take turns with k_max, a small k and one between.
     """
-    if strategy.method not in SCHEDULED:
-        return fixed_launch(strategy, loads)
     k = strategy.k
+    if strategy.method not in STATELESS:
+        return [fixed_launch(strategy.with_k(n), loads) for n in dict.fromkeys((k, 1))]
     turns = list(dict.fromkeys((k, 1, max(1, k // 2))))
     visits = {b: turns[i % len(turns)] for i, b in enumerate(batches(loads))}
-    return Launch(strategy.family, strategy, visits, _ranges(visits))
+    return [Launch(f"{strategy.family} k={k}", strategy, visits, _ranges(visits))]
 
 
 def fixed_launch(strategy: Strategy, loads: Sequence[int], name: str | None = None) -> Launch:
     """A server that always drafts k: what a deployment runs."""
-    return Launch(name or strategy.family, strategy, dict.fromkeys(sorted({1, *loads}), strategy.k))
+    visits = dict.fromkeys(sorted({1, *loads}), strategy.k)
+    return Launch(name or (f"{strategy.family} k={strategy.k}" if strategy.k else "none"), strategy, visits)
 
 
 def batches(loads: Sequence[int]) -> list[int]:

@@ -64,7 +64,7 @@ def make_served_plan(
 ) -> ServedPlan:  # fmt: skip
     """Fit the budget: launches and step costs first, half of the rest for acceptance, half for confirmation.
 
-    `methods`: launches that measure a method, n-gram included; `drafters`: those of them with a model; `probes`: step
+    `methods`: launches that measure methods, n-gram included; `drafters`: those of them with a model; `probes`: step
     probes of all launches together. Where the budget is too small the plan is the smallest one, and exceeds it.
     """
     classes = workload.by_class()
@@ -76,7 +76,7 @@ def make_served_plan(
     prefill = (1 + drafters) * len(PREFILL_LENGTHS) * PREFILL_REPEATS * 2 * speed.step
     left = max(0.0, budget_seconds - fixed - steps - prefill)
     record = tokens * speed.token(full)
-    live = 2 * drafters * record * _STEP_RATIO / _TAU
+    live = drafters * record * _STEP_RATIO / _TAU
     share = 0.5 if confirm else 1.0
     prompts = prompts_per_class or max(MIN_PROMPTS, int(share * left / (record + live)))
     prompts = min(prompts, max(len(rs) for rs in classes.values()))

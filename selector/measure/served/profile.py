@@ -121,7 +121,11 @@ def _method_rows(
     rows = []
     widths = sorted({k for k in (1, 2, 4, 8, 16) if k < k_max} | {k_max, *(int(d) for _, d in known)} - {0})
     for batch in sorted(floor):
-        for width in widths:
+        if sum(b == batch for b, _ in known) > 1 and (batch, k_max) in known:
+            widths_here = [w for w in widths if (batch, w) in known]  # `recommend` interpolates between them
+        else:
+            widths_here = widths
+        for width in widths_here:
             times = known.get((batch, width))
             cell = head | {"batch": batch, "drafted": width, "context": near, "sampling": "greedy"}
             rows.append(_row(cell, width, times or fit.seconds(width, batch), inferred=times is None))

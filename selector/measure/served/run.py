@@ -140,14 +140,13 @@ class ServedMeasurement:
             )
 
     def _method(self, journal: Journal, launch: Launch) -> None:
-        """One method's launch: acceptance at two k (model drafters), step costs, prefill."""
-        name = launch.strategy.family
+        """A launch of a method: acceptance (model drafters), step costs, prefill."""
+        name = launch.name
 
         def measure(server: OpenServer) -> None:
             stages = self._stages(journal, server)
             if launch.strategy.drafter:
-                for k in dict.fromkeys((launch.strategy.k, 1)):
-                    stages.live(launch, k)
+                stages.live(launch)
             self._costs(journal, stages, launch)
             stages.check_speculation(launch.strategy.method)
 

@@ -11,7 +11,7 @@ from selector.measure.served.launches import (
     Launch,
     StepProbe,
     fixed_launch,
-    measuring_launch,
+    measuring_launches,
     plain_launch,
     step_probes,
 )  # fmt: skip
@@ -45,11 +45,11 @@ class Scope:
     def __init__(self, servers: Servers, workload: Workload, settings: ServedSettings) -> None:
         self.servers, self.workload, self.settings = servers, workload, settings
         if servers.running is None:
-            methods = [measuring_launch(s, settings.loads) for s in self.strategies()]
+            methods = [x for s in self.strategies() for x in measuring_launches(s, settings.loads)]
             self.launches = [plain_launch("none", settings.loads), *methods]
         else:  # each at the k it runs with; the first one writes the outputs
             order = sorted(servers.running, key=lambda s: s != PLAIN)
-            self.launches = [fixed_launch(s, settings.loads, s.family) for s in order]
+            self.launches = [fixed_launch(s, settings.loads) for s in order]
         self.probes = {launch.name: self._probes(launch) for launch in self.launches}
 
     def strategies(self) -> list[Strategy]:

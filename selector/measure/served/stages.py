@@ -68,16 +68,14 @@ class Stages:
         decode_all(self.server, todo, max(self.scope.settings.loads), self.seed, done)
         self._note("plain outputs", failures)
 
-    def live(self, launch: Launch, k: int) -> None:
-        """Accepted counts of every step at one k, at the largest batch that has it."""
-        batch, family = launch.batch_for(k), launch.strategy.family
-        if batch is None:
-            return
+    def live(self, launch: Launch) -> None:
+        """Accepted counts of every step at the launch's k, at its largest batch."""
+        batch, family, k = launch.max_batch, launch.strategy.family, launch.strategy.k
         self.progress.stage(f"acceptance: {launch.strategy.method} k={k}")
         todo = [
             (c, r) for c, r in taking_turns(self.prompts) if f"live/{c}/{family}/{k}/{r.digest}" not in self.journal
         ]
-        each = self.plan.live_seconds / max(1, 2 * self.scope.drafters * self._count)
+        each = self.plan.live_seconds / max(1, self.scope.drafters * self._count)
         self.progress.skip(each * (self._count - len(todo)))
         failures = Failures()
 
@@ -106,7 +104,7 @@ class Stages:
                 if key in self.journal:
                     self.progress.skip(each)
                     continue
-                self.progress.stage(f"step cost: {launch.strategy.method} batch {probe.batch}, {probe.sampling}")
+                self.progress.stage(f"step cost: {launch.strategy.label} batch {probe.batch}, {probe.sampling}")
                 self.journal.add(key, step_entry(launch, probe, timer.time(self.server, probe, repeat)))
                 self.progress.advance(each)
 
