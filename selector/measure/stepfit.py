@@ -1,4 +1,4 @@
-"""Step cost between the widths and batches that one launch could visit."""
+"""Step cost at the widths and batches that a launch could not be made to run at."""
 
 from __future__ import annotations
 
