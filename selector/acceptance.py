@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selector.errors import NotMeasured, ProfileError
-from selector.profile import Profile, Recording, Replay, Sampling
+from selector.live import LiveAcceptance
+from selector.profile import LiveWalk, Profile, Recording, Replay, Sampling
 from selector.strategy import PLAIN, Strategy, greedy_family
 from selector.walks import decode, walk
 
@@ -20,7 +21,7 @@ Array = NDArray[np.float64]
 class Counts:
     """Per prompt of one class, walked with one strategy: arrays [prompts], `widths` [prompts, k + 1].
 
-    `widths[i, d]`: steps of prompt i that drafted d tokens.
+    `widths[i, d]`: steps of prompt i that drafted d tokens. `inferred`: between measured k, see `selector.live`.
     """
 
     steps: Array
@@ -28,6 +29,7 @@ class Counts:
     prompt_tokens: Array
     output_tokens: Array
     sampling: Sampling
+    inferred: bool = False
 
 
 class Acceptances:
@@ -47,11 +49,14 @@ class Acceptances:
         for replay in profile.replays:
             self._replays.setdefault((replay.request_class, replay.family), {})[replay.id] = replay
             limits[replay.family] = min(replay.k_max, limits.get(replay.family, replay.k_max))
+        self._live = _live(profile.live)
+        for (_, family), live in self._live.items():
+            limits[family] = min(live.k_max, limits.get(family, live.k_max))
         self._classes = {c.name: c for c in profile.classes if c.name in recordings}
         self._share_greedy(limits)
         self.families: dict[str, Strategy] = {}
         for family, k_max in limits.items():
-            missing = [c for c in self._classes if (c, family) not in self._replays]
+            missing = [c for c in self._classes if not self._knows(c, family)]
             if missing:
                 self.incomplete.append(f"{family}: not replayed for {', '.join(missing)}")
             if len(missing) < len(self._classes):
@@ -70,7 +75,7 @@ class Acceptances:
 
     def _shared(self, request_class: str, recordings: dict[str, Recording]) -> list[Recording]:
         """Recordings that every family of the class replayed: comparisons are paired, so all see the same prompts."""
-        replays = {f: self._replays[(request_class, f)] for f in self.families if (request_class, f) in self._replays}
+        replays = {f: self._seen(request_class, f) for f in self.families if self._knows(request_class, f)}
         kept = [
             r for r in recordings.values() if r.output_tokens == 1 or all(r.id in seen for seen in replays.values())
         ]
@@ -79,6 +84,14 @@ class Acceptances:
                 f"class {request_class!r}: no prompt was replayed by all of {', '.join(replays)}: resume the profile"
             )
         return kept
+
+    def _knows(self, request_class: str, family: str) -> bool:
+        return (request_class, family) in self._replays or (request_class, family) in self._live
+
+    def _seen(self, request_class: str, family: str) -> frozenset[str]:
+        """Ids of the prompts that a family was replayed or run on."""
+        live = self._live.get((request_class, family))
+        return live.ids if live is not None else frozenset(self._replays[(request_class, family)])
 
     def ids(self, request_class: str) -> list[str]:
         """Prompt ids in the order of every per-prompt array."""
@@ -97,6 +110,8 @@ class Acceptances:
         if strategy == PLAIN:
             steps = np.array([r.output_tokens - 1.0 for r in self._recordings[request_class]])
             return self._as_counts(request_class, steps[:, None])
+        if (live := self._live.get((request_class, strategy.family))) is not None:
+            return self._from_live(request_class, live, strategy.k)
         if (request_class, strategy.family) not in self._replays:
             raise NotMeasured(f"{strategy.family} was not replayed for {request_class}: resume the profile")
         key = (request_class, strategy.family)
@@ -104,7 +119,17 @@ class Acceptances:
             self._widths[key] = self._walk(request_class, self.families[strategy.family])
         return self._as_counts(request_class, self._widths[key][:, strategy.k - 1, : strategy.k + 1])
 
-    def _as_counts(self, request_class: str, widths: Array) -> Counts:
+    def _from_live(self, request_class: str, live: LiveAcceptance, k: int) -> Counts:
+        """Steps that the plain recordings would take at the live walks' tau; every step drafts k."""
+        emitted = np.array([r.output_tokens - 1.0 for r in self._recordings[request_class]])
+        ids = self.ids(request_class)
+        known = [i for i in ids if i in live.ids]
+        tau = dict(zip(known, live.tau(k, known), strict=True))
+        widths = np.zeros((len(ids), k + 1))
+        widths[:, k] = emitted / np.array([tau.get(i, 1.0) for i in ids])  # not known: an output of one token
+        return self._as_counts(request_class, widths, inferred=live.is_inferred(k))
+
+    def _as_counts(self, request_class: str, widths: Array, *, inferred: bool = False) -> Counts:
         info, recordings = self._classes[request_class], self._recordings[request_class]
         return Counts(
             widths.sum(axis=1),
@@ -112,6 +137,7 @@ class Acceptances:
             np.array([float(r.prompt_tokens) for r in recordings]),
             np.array([float(r.output_tokens) for r in recordings]),
             sampling_kind(info.temperature, info.top_p),
+            inferred,
         )
 
     def _walk(self, request_class: str, family: Strategy) -> Array:
@@ -153,12 +179,23 @@ class Acceptances:
         emitted = recording.output_tokens - 1
         if strategy == PLAIN or emitted == 0:
             return (0,) * emitted
+        if (live := self._live.get((request_class, strategy.family))) is not None:
+            steps = emitted / float(live.tau(strategy.k, [recording.id])[0])
+            return (strategy.k,) * max(1, round(steps))
         accepted, proposed = self._replayed(request_class, strategy.family, recording)
         return walk(accepted, strategy.k, proposed).drafted_per_step
 
     def recordings(self, request_class: str) -> list[Recording]:
         """The class's recordings in the order of every per-prompt array."""
         return list(self._recordings[request_class])
+
+
+def _live(walks: Iterable[LiveWalk]) -> dict[tuple[str, str], LiveAcceptance]:
+    """Live walks by class and family."""
+    groups: dict[tuple[str, str], list[LiveWalk]] = {}
+    for w in walks:
+        groups.setdefault((w.request_class, w.family), []).append(w)
+    return {key: LiveAcceptance(ws) for key, ws in groups.items()}
 
 
 def sampling_kind(temperature: float, top_p: float) -> Sampling:

@@ -21,7 +21,8 @@ class Times:
     """One strategy in one request mix at one closed load, every array [draws + 1] with the point value first.
 
     engine: engine seconds that one request of a class takes from the server (prefill + its share of steps);
-    request: seconds from a request's start to its end; step: seconds of a step that it takes part in.
+    request: seconds from a request's start to its end; step: seconds of a step that it takes part in. `inferred`:
+    acceptance or step cost stands between measured points.
     """
 
     engine: dict[str, Array]
@@ -29,6 +30,7 @@ class Times:
     step: dict[str, Array]
     tau: dict[str, float]
     extrapolated: dict[str, bool]
+    inferred: dict[str, bool]
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class _Demand:
     tau: float
     sampling: Sampling
     extrapolated: bool
+    inferred: bool
 
 
 class Composer:
@@ -77,7 +80,7 @@ class Composer:
         lines = self._lines(strategy, demands, load)
         spreads = _spreads(demands, slots, load, next(iter(lines.values())).seconds.shape[1])
         stall = (load - 1) * prefill / np.maximum(steps, 1e-12)
-        out = Times({}, {}, {}, {}, {})
+        out = Times({}, {}, {}, {}, {}, {})
         for c, own in demands.items():
             step = self._step(own, demands, slots, lines, spreads[c], load)
             out.step[c] = step
@@ -87,6 +90,7 @@ class Composer:
             out.extrapolated[c] = own.extrapolated or any(
                 line.extrapolated or line.is_outside(float(own.context[0])) for line in lines.values()
             )
+            out.inferred[c] = own.inferred or any(line.inferred for line in lines.values())
         return out
 
     def _demand(self, strategy: Strategy, request_class: str) -> _Demand:
@@ -111,6 +115,7 @@ class Composer:
             tau=emitted / float(steps[0]) if steps[0] else 1.0,
             sampling=counts.sampling,
             extrapolated=flag,
+            inferred=counts.inferred,
         )
 
     def _lines(self, strategy: Strategy, demands: Mapping[str, _Demand], load: int) -> dict[Sampling, StepLine]:

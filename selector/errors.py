@@ -31,6 +31,10 @@ class ExportError(SelectorError):
     """The engine would refuse or silently ignore what was asked to be written."""
 
 
+class CountersError(SelectorError):
+    """A serving engine's counters contradict each other, or a reported figure cannot be read without them."""
+
+
 class NotMeasured(SelectorError):
     """The number asked for was not measured and will not be invented."""
 
@@ -45,6 +49,14 @@ class MeasurementFailed(SelectorError):
 
 class FetchError(SelectorError):
     """The embedded model could not be fetched or its hash differs."""
+
+
+class LaunchError(SelectorError):
+    """How a served engine is to be started was given wrongly or cannot be found out; the message names the option."""
+
+
+class ServerFailed(SelectorError):
+    """A served engine did not start, died, or could not be stopped; the message has the engine's own reason."""
 
 
 class MissingExtra(SelectorError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -14,7 +14,9 @@ from selector.strategy import Frozen, Strategy
 from selector.workload import first_problem
 
 POLICY_SCHEMA: Literal[1] = 1
-Basis = Literal["measured", "composed, checked", "composed", "extrapolated"]
+#: Where a figure comes from, firmest first. inferred: composed from acceptance or step costs between measured points.
+Basis = Literal["measured", "composed, checked", "composed", "inferred", "extrapolated"]
+BASES: tuple[Basis, ...] = get_args(Basis)
 #: Sums of shares may end a rounding error above 1.
 Share = Annotated[float, Field(ge=0, le=1 + 1e-9)]
 Objective = Literal["latency", "throughput"]

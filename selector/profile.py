@@ -109,8 +109,27 @@ class Replay(Frozen):
     proposed: Digits | None = None
 
 
+class LiveWalk(Frozen):
+    """One prompt decoded by a serving engine with a strategy: what every step of it drafted and got accepted.
+
+    `accepted`, `drafted`: base-36 digits, one per decode step; `drafted` None means always `k`. The walk emits
+    `output_tokens` - 1 tokens; drafts accepted past the output's end are not counted.
+    """
+
+    id: str
+    request_class: str
+    family: str
+    k: Width
+    output_tokens: Annotated[int, Field(ge=1)]
+    accepted: Digits
+    drafted: Digits | None = None
+
+
 class StepCost(Frozen):
-    """Seconds of one decode step of `batch` requests that each verify `drafted` + 1 tokens at `context` tokens."""
+    """Seconds of one decode step of `batch` requests that each verify `drafted` + 1 tokens at `context` tokens.
+
+    `inferred`: not timed at this width and batch but taken from the line through those that were.
+    """
 
     method: Method
     drafter: str | None = None
@@ -120,6 +139,7 @@ class StepCost(Frozen):
     sampling: Sampling
     draft_sample_method: DraftSampleMethod = "greedy"
     step_seconds: Annotated[tuple[Seconds, ...], Field(min_length=1)]
+    inferred: bool = False
 
 
 class PrefillCost(Frozen):
@@ -145,13 +165,18 @@ class Run(Frozen):
 
 
 class ConfirmedCell(Frozen):
-    """One (class, strategy, load) measured end to end. `arm` tells the second plain arm (A/A) from the first."""
+    """One (class, strategy, load) measured end to end. `arm` tells the second plain arm (A/A) from the first.
+
+    `max_running`, `max_waiting`: most requests that a serving engine ran and kept waiting at once, where it tells.
+    """
 
     request_class: str
     strategy: Strategy
     load: int
     arm: Literal["main", "aa"] = "main"
     runs: tuple[Run, ...]
+    max_running: int | None = None
+    max_waiting: int | None = None
 
 
 class Skipped(Frozen):
@@ -190,6 +215,7 @@ class Profile(Frozen):
     loads: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
     recordings: tuple[Recording, ...]
     replays: tuple[Replay, ...]
+    live: tuple[LiveWalk, ...] = ()
     step_costs: tuple[StepCost, ...]
     prefill_costs: tuple[PrefillCost, ...]
     confirmed: tuple[ConfirmedCell, ...]
@@ -199,7 +225,9 @@ class Profile(Frozen):
 
     @model_validator(mode="after")
     def _drafters_are_there(self) -> Self:
-        used = {f"replays.{i}.family": greedy_family(r.family).partition(" ") for i, r in enumerate(self.replays)}
+        families = {f"replays.{i}.family": r.family for i, r in enumerate(self.replays)}
+        families |= {f"live.{i}.family": w.family for i, w in enumerate(self.live)}
+        used = {key: greedy_family(family).partition(" ") for key, family in families.items()}
         for key, (method, _, drafter) in used.items():
             if method in MODEL_METHODS and drafter not in self.drafters:
                 raise ValueError(f"{key} uses drafter {drafter!r}, which 'drafters' does not hold")

@@ -40,6 +40,7 @@ class StepLine:
     context: float
     context_range: tuple[float, float]
     extrapolated: bool
+    inferred: bool = False
 
     def at(self, context: Array | float) -> Array:
         """Seconds [draws + 1, widths] at a mean context (scalar or [draws + 1])."""
@@ -62,8 +63,11 @@ class StepCosts:
         self.draws = draws
         rng = np.random.default_rng(seed)
         self._rows: dict[tuple[Source, Sampling], dict[int, dict[int, dict[int, Array]]]] = {}
+        self._inferred: set[tuple[Source, int, int]] = set()
         for row in profile.step_costs:
             source = _source(row.method, row.drafter, row.draft_sample_method)
+            if row.inferred:
+                self._inferred.add((source, row.batch, row.drafted))
             batches = self._rows.setdefault((source, row.sampling), {})
             contexts = batches.setdefault(row.batch, {}).setdefault(row.drafted, {})
             contexts[row.context] = _medians(row.step_seconds, draws, rng)
@@ -122,7 +126,20 @@ class StepCosts:
         kinds: tuple[Sampling, ...] = (sampling, "greedy")
         rows = [self._rows.get((source, kind), {}) for kind in kinds]
         contexts = [*seen, *(c for r in rows for b in r.values() for d in b.values() for c in d)]
-        return StepLine(seconds, slope, self._context, (min(contexts), max(contexts)), extrapolated)
+        inferred = self._is_inferred(source, widths, batch)
+        return StepLine(seconds, slope, self._context, (min(contexts), max(contexts)), extrapolated, inferred)
+
+    def _is_inferred(self, source: Source, widths: Array, batch: int) -> bool:
+        """Whether a greedy row that these widths lean on was not timed itself."""
+        rows = self._rows.get((source, "greedy"), {})
+        if not self._inferred or not rows:
+            return False
+        for b, _ in self._between(source, "greedy", sorted(rows), batch):
+            nodes = sorted(rows[b])
+            used = np.abs(hat_weights(np.array(nodes, dtype=float), widths)).sum(axis=0)
+            if any((source, b, d) in self._inferred for d, leans in zip(nodes, used, strict=True) if leans > 0):
+                return True
+        return False
 
     def _seconds(self, source: Source, widths: Array, batch: int, sampling: Sampling) -> tuple[Array, bool]:
         """Seconds [draws + 1, widths] and whether a sampler's cost had to come from elsewhere.

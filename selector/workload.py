@@ -17,6 +17,8 @@ from selector.strategy import Frozen
 
 DEFAULT_MAX_TOKENS = 128
 _MAX_NESTING = 64
+#: What request traces hold in place of text (Mooncake's format).
+_TRACE_KEYS = {"input_length", "output_length", "hash_ids"}
 
 
 class Request(Frozen):
@@ -203,6 +205,12 @@ def _parse(file: Path, number: int, line: str) -> Request:
         raise WorkloadError(f"{file}:{number}: {error}") from error
     if not isinstance(row, dict):
         raise WorkloadError(f"{file}:{number}: a request is a JSON object, this is {type(row).__name__}")
+    if _TRACE_KEYS & row.keys() and not {"prompt", "messages"} & row.keys():
+        raise WorkloadError(
+            f"{file}:{number}: no text in it, only {', '.join(row)}: acceptance depends on the text and cannot be "
+            "measured from this file. It may be used for arrival times and lengths only; give a workload with 'prompt' "
+            "or 'messages'"
+        )
     try:
         return Request.model_validate(row)
     except ValidationError as error:

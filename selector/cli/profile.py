@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,13 @@ import click
 from selector.cli import HELP
 from selector.cli.models import reference_engine
 from selector.cli.progress import ProgressLine, command_line
+from selector.cli.served import endpoint_servers, served_options, vllm_servers
 from selector.profile import check_writable, write_json
-from selector.workload import load_workload
+from selector.workload import Workload, load_workload
 
 if TYPE_CHECKING:
     from selector.engines.base import Engine
+    from selector.engines.served.base import Servers
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
@@ -69,10 +72,11 @@ class Bands(click.ParamType[tuple[float, ...]]):
 @click.option(
     "--engine",
     "engine_name",
-    type=click.Choice(["reference", "fake"]),
+    type=click.Choice(["reference", "vllm", "endpoint", "fake"]),
     default="reference",
     show_default=True,
-    help="reference: decode here with torch; fake: scripted, for trying the commands.",
+    help="reference: decode here with torch; vllm: start vLLM servers and measure them; endpoint: measure servers that "
+    "run already; fake: scripted, for trying the commands.",
 )
 @click.option(
     "--drafter",
@@ -99,15 +103,17 @@ class Bands(click.ParamType[tuple[float, ...]]):
     "[default: every temperature is a class of its own]",
 )
 @click.option(
-    "--loads", type=Loads(), default="1,2,4,8", show_default=True, help="Batch sizes whose step cost is measured."
+    "--loads",
+    type=Loads(),
+    default=None,
+    help="Batch sizes whose step cost is measured.  [default: 1,2,4,8; of servers 1,4]",
 )
 @click.option("--max-k", type=click.IntRange(1, 16), default=8, show_default=True, help="Most drafted tokens per step.")
 @click.option(
     "--budget",
     type=Duration(),
-    default="5m",
-    show_default=True,
-    help="Time to spend; more time, more prompts and repeats.",
+    default=None,
+    help="Time to spend; more time, more prompts and repeats.  [default: 5m; on servers 20m]",
 )
 @click.option(
     "--prompts-per-class",
@@ -123,10 +129,9 @@ class Bands(click.ParamType[tuple[float, ...]]):
 @click.option("--fresh", is_flag=True, help="Throw an interrupted run's journal away and begin again.")
 @click.option(
     "--dtype",
-    type=click.Choice(["float32", "bfloat16"]),
-    default="float32",
-    show_default=True,
-    help="Weights and activations.",
+    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+    default=None,
+    help="Weights and activations.  [default: float32; of servers auto, as the model says]",
 )
 @click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
 @click.option("--threads", type=click.IntRange(min=1), default=None, help="Compute threads.  [default: torch's choice]")
@@ -137,6 +142,7 @@ class Bands(click.ParamType[tuple[float, ...]]):
     show_default=True,
     help="Seed of prompt choice, sampling and order.",
 )
+@served_options
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -148,39 +154,31 @@ def command(
     model: Path | None, out: Path | None, as_json: bool, plan_only: bool, resume: bool, fresh: bool, **options: Any
 ) -> None:
     """Measure MODEL (a local folder) with its drafters; without MODEL, a small embedded model and its drafters."""
-    from selector.measure import Measurement, Settings, measure  # first: it names the extra that is missing
+    from selector.measure import journalled  # first: it names the extra that is missing
 
-    from selector.cli.summary import plan_text, profile_text  # isort: skip
+    from selector.cli.summary import profile_text  # isort: skip
 
     if resume and fresh:
         raise click.UsageError("--resume and --fresh exclude each other")
-    if options["engine_name"] == "fake" and (model is not None or options["drafters"]):
-        raise click.UsageError("--engine fake is scripted: it takes neither MODEL nor --drafter")
     if out is not None and not plan_only:
         check_writable(out)
     progress = ProgressLine()
     workload = load_workload(options["workload"])
     if options["bands"]:
         workload = workload.banded(options["bands"])
-    engine = _engine(model, options, progress)
-    settings = Settings(
-        budget_seconds=options["budget"], k_max=options["max_k"], loads=options["loads"], seed=options["seed"],
-        prompts_per_class=options["prompts_per_class"], confirm=not options["no_confirm"],
-        command=command_line(),
-    )  # fmt: skip
+    served = options["engine_name"] in ("vllm", "endpoint")
+    run, name, plan = (_servers_run if served else _engine_run)(model, out, workload, options, progress)
     if plan_only:
-        run = Measurement(engine, workload, settings)
-        plan = run.plan()
-        click.echo(json.dumps(plan.as_dict(), indent=1) if as_json else plan_text(plan, run, workload))
+        click.echo(json.dumps(run.plan().as_dict(), indent=1) if as_json else plan())
         return
-    file = out or Path(f"{engine.target.name}.profile.json")
+    file = out or Path(f"{name}.profile.json")
     journal = file.with_name(file.name.removesuffix(".json") + ".journal.jsonl")
     for wanted in (file, journal):
         check_writable(wanted)
     if resume and not journal.exists():
         progress.say("nothing to resume here, starting afresh")
     try:
-        profile = measure(engine, workload, journal, settings, progress=progress, resume=resume, fresh=fresh)
+        profile = journalled(run, journal, resume=resume, fresh=fresh)
     except KeyboardInterrupt:
         if not journal.exists():  # stopped before the first measurement
             raise
@@ -199,12 +197,59 @@ def command(
     click.echo(f"\nprofile: {file}      next: selector recommend {shlex.quote(str(file))}", err=True)
 
 
+#: A measurement that is set up, the name of its target, and what prints its plan.
+_SetUp = tuple[Any, str, Callable[[], str]]
+
+
+def _engine_run(
+    model: Path | None, out: Path | None, workload: Workload, options: dict[str, Any], progress: ProgressLine
+) -> _SetUp:
+    """A measurement in this process."""
+    from selector.cli.summary import plan_text
+    from selector.measure import Measurement, Settings
+
+    engine = _engine(model, options, progress)
+    settings = Settings(
+        budget_seconds=options["budget"] or 300.0, k_max=options["max_k"], loads=options["loads"] or (1, 2, 4, 8),
+        seed=options["seed"], prompts_per_class=options["prompts_per_class"], confirm=not options["no_confirm"],
+        command=command_line(),
+    )  # fmt: skip
+    run = Measurement(engine, workload, settings, progress)
+    return run, engine.target.name, lambda: plan_text(run.plan(), run, workload)
+
+
+def _servers_run(
+    model: Path | None, out: Path | None, workload: Workload, options: dict[str, Any], progress: ProgressLine
+) -> _SetUp:
+    """A measurement of servers; their logs lie beside the profile."""
+    from selector.cli.served_plan import served_plan_text
+    from selector.measure.served import ServedMeasurement, ServedSettings
+
+    logs = (out or Path("selector")).parent / f"{(out or Path('selector')).name.removesuffix('.profile.json')}.logs"
+    servers: Servers
+    if options["engine_name"] == "vllm":
+        servers = vllm_servers(model, options, progress, logs)
+    else:
+        servers = endpoint_servers(model, options, progress.say)
+    settings = ServedSettings(
+        budget_seconds=options["budget"] or 1200.0, k_max=options["max_k"], loads=options["loads"] or (1, 4),
+        seed=options["seed"], prompts_per_class=options["prompts_per_class"], confirm=not options["no_confirm"],
+        methods=options["methods"] or None, command=command_line(),
+    )  # fmt: skip
+    run = ServedMeasurement(servers, workload, settings, progress)
+    return run, servers.target.name, lambda: served_plan_text(run)
+
+
 def _engine(model: Path | None, options: dict[str, Any], progress: ProgressLine) -> Engine:
     if options["engine_name"] == "fake":
         from selector.engines.fake import FakeEngine
 
+        if model is not None or options["drafters"]:
+            raise click.UsageError("--engine fake is scripted: it takes neither MODEL nor --drafter")
         return FakeEngine(seed=options["seed"])
+    dtype = options["dtype"] or "float32"
+    if dtype not in ("float32", "bfloat16"):
+        raise click.UsageError(f"--dtype {dtype}: the reference engine takes float32 or bfloat16")
     return reference_engine(
-        model, options["drafters"], progress.say,
-        dtype=options["dtype"], device=options["device"], threads=options["threads"],
-    )  # fmt: skip
+        model, options["drafters"], progress.say, dtype=dtype, device=options["device"], threads=options["threads"]
+    )

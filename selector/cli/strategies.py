@@ -29,11 +29,11 @@ def strategies(texts: Sequence[str], drafters: Mapping[str, DrafterInfo], k: int
     return found
 
 
-def parse(text: str, drafters: Mapping[str, DrafterInfo]) -> Strategy:
+def parse(text: str, drafters: Mapping[str, DrafterInfo], option: str = "--strategy") -> Strategy:
     """One strategy; a drafter that is the only one of its method needs no name. Raises `SelectorError`."""
     method, *words = text.split() or [""]
     if method not in METHODS or method == "none":
-        raise SelectorError(f"--strategy {text!r}: begin with a method, {', '.join(m for m in METHODS if m != 'none')}")
+        raise SelectorError(f"{option} {text!r}: begin with a method, {', '.join(m for m in METHODS if m != 'none')}")
     settings: dict[str, Any] = {"method": method}
     names = []
     for word in words:
@@ -48,26 +48,26 @@ def parse(text: str, drafters: Mapping[str, DrafterInfo]) -> Strategy:
             names.append(word)
             continue
         if len(settings) == said:
-            raise SelectorError(f"--strategy {text!r}: {word} says again what was said before: leave one out")
+            raise SelectorError(f"{option} {text!r}: {word} says again what was said before: leave one out")
     if "num_speculative_tokens" not in settings:
-        raise SelectorError(f"--strategy {text!r}: say how many tokens are drafted, such as k=4")
+        raise SelectorError(f"{option} {text!r}: say how many tokens are drafted, such as k=4")
     if (k := settings["num_speculative_tokens"]) > MOST_DRAFTS:
-        raise SelectorError(f"--strategy {text!r}: k is {k}, at most {MOST_DRAFTS} tokens are drafted per step")
+        raise SelectorError(f"{option} {text!r}: k is {k}, at most {MOST_DRAFTS} tokens are drafted per step")
     if method == "ngram":
         settings = {"lookup_min": WINDOW[0], "lookup_max": WINDOW[1]} | settings
     if names or method in MODEL_METHODS:
-        settings["drafter"] = _drafter(text, method, names, drafters)
+        settings["drafter"] = _drafter(f"{option} {text!r}", method, names, drafters)
     try:
         return Strategy.model_validate(settings)
     except ValidationError as error:
-        raise SelectorError(f"--strategy {text!r}: {first_problem(error)}") from error
+        raise SelectorError(f"{option} {text!r}: {first_problem(error)}") from error
 
 
-def _drafter(text: str, method: str, names: Sequence[str], drafters: Mapping[str, DrafterInfo]) -> str:
+def _drafter(where: str, method: str, names: Sequence[str], drafters: Mapping[str, DrafterInfo]) -> str:
     own = [name for name, info in drafters.items() if info.method == method]
     if names in ([], [*own]) and len(own) == 1:
         return own[0]
     if len(names) == 1 and names[0] in own:
         return names[0]
     known = ", ".join(f"{info.method} {name}" for name, info in drafters.items()) or "no drafter at all"
-    raise SelectorError(f"--strategy {text!r}: name one drafter of this method; there is {known} (--drafter adds one)")
+    raise SelectorError(f"{where}: name one drafter of this method; there is {known} (--drafter adds one)")

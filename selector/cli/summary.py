@@ -6,6 +6,7 @@ from collections import Counter
 from statistics import median
 
 from selector.acceptance import family_strategy
+from selector.live import LiveAcceptance
 from selector.measure.plan import ARMS, Plan
 from selector.measure.run import Measurement
 from selector.profile import Profile
@@ -36,7 +37,7 @@ def plan_text(plan: Plan, run: Measurement, workload: Workload) -> str:
 
 def profile_text(profile: Profile) -> str:
     """Per class: prompts, lengths, loops, and tau of every family at k = 4; then what a step costs."""
-    families = list(dict.fromkeys(r.family for r in profile.replays))
+    families = list(dict.fromkeys([*(w.family for w in profile.live), *(r.family for r in profile.replays)]))
     k = min(4, profile.k_max)
     head = [
         "class",
@@ -62,7 +63,9 @@ def profile_text(profile: Profile) -> str:
         for r in rows
     ]
     cells = [
-        f"{c.request_class}: {c.strategy.label}" for c in profile.confirmed if c.arm == "main" and c.strategy != PLAIN
+        f"{c.request_class}: {c.strategy.label}" + (f" at load {c.load}" if c.load > 1 else "")
+        for c in profile.confirmed
+        if c.arm == "main" and c.strategy != PLAIN
     ]
     return "\n".join([
         *table, "", _costs(profile),
@@ -72,6 +75,12 @@ def profile_text(profile: Profile) -> str:
 
 
 def _tau(profile: Profile, request_class: str, family: str, k: int) -> float:
+    if live := [w for w in profile.live if (w.request_class, w.family) == (request_class, family)]:
+        seen = LiveAcceptance(live)
+        lengths = {r.id: r.output_tokens - 1 for r in profile.recordings if r.id in seen.ids}
+        taus = seen.tau(min(k, seen.k_max), list(lengths))
+        steps = sum(n / t for n, t in zip(lengths.values(), taus, strict=True))
+        return sum(lengths.values()) / steps if steps else float("nan")
     walks = [
         walk(decode(r.accepted), k, None if r.proposed is None else decode(r.proposed))
         for r in profile.replays
@@ -82,6 +91,8 @@ def _tau(profile: Profile, request_class: str, family: str, k: int) -> float:
 
 def _costs(profile: Profile) -> str:
     """Step cost of each method at its smallest and largest width, as multiples of a plain step."""
+    if not any(c.method == "none" for c in profile.step_costs):
+        return "step costs were not measured"
     near = Counter(c.context for c in profile.step_costs).most_common(1)[0][0]
     rows = [c for c in profile.step_costs if (c.batch, c.sampling, c.context) == (1, "greedy", near)]
     plain = next(median(c.step_seconds) for c in rows if c.method == "none")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any, TypeVar
 
@@ -45,29 +45,7 @@ def build_profile(
     journal: Journal, engine: Engine, workload: Workload, *, k_max: int, loads: tuple[int, ...], provenance: Provenance
 ) -> Profile:
     """Everything measured so far as one profile."""
-    prompts, requests = workload.by_class(), Counter(r.request_class for r in workload.requests)
-    recordings = [
-        Recording(
-            id=e["id"],
-            request_class=e["class"],
-            prompt_tokens=len(e["prompt"]),
-            output_tokens=len(e["output"]),
-            finish=e["finish"],
-            looping=looping(e["output"][:-1] if e["finish"] == "stop" else e["output"]),
-        )
-        for e in journal.under("recording")
-    ]
-    measured: dict[str, int] = defaultdict(int)
-    for r in recordings:
-        measured[r.request_class] += 1
-    classes = [
-        ClassInfo(
-            name=name, task=rs[0].task, temperature=rs[0].temperature, top_p=rs[0].top_p,
-            prompts=measured[name], prompts_available=len(rs), requests=requests[name],
-        )
-        for name, rs in prompts.items()
-        if measured[name]
-    ]  # fmt: skip
+    recordings = recordings_of(journal)
     confirmed = _confirmed(journal)
     return Profile(
         hardware=Hardware.model_validate(journal["hardware"]),
@@ -77,7 +55,7 @@ def build_profile(
         workload=workload.source,
         workload_sha256=workload.digest,
         temperature_bands=workload.temperature_bands,
-        classes=tuple(classes),
+        classes=tuple(classes_of(workload, recordings)),
         k_max=k_max,
         loads=loads,
         recordings=tuple(recordings),
@@ -89,6 +67,41 @@ def build_profile(
         skipped=tuple(Skipped.model_validate(e) for e in journal.under("skipped")),
         provenance=provenance,
     )
+
+
+def recordings_of(journal: Journal) -> list[Recording]:
+    """The plain outputs, without their tokens."""
+    return [
+        Recording(
+            id=e["id"],
+            request_class=e["class"],
+            prompt_tokens=len(e["prompt"]) if "prompt" in e else e["prompt_tokens"],
+            output_tokens=len(e["output"]) if "output" in e else e["output_tokens"],
+            finish=e["finish"],
+            looping=looping(_without_stop(e)),
+        )
+        for e in journal.under("recording")
+    ]
+
+
+def _without_stop(entry: dict[str, Any]) -> list[int]:
+    """The output's tokens before the stop token; none where a server returns no ids."""
+    output: list[int] = entry.get("output", [])
+    return output[:-1] if entry["finish"] == "stop" else output
+
+
+def classes_of(workload: Workload, recordings: Sequence[Recording]) -> list[ClassInfo]:
+    """The classes that something was recorded for."""
+    requests = Counter(r.request_class for r in workload.requests)
+    measured = Counter(r.request_class for r in recordings)
+    return [
+        ClassInfo(
+            name=name, task=rs[0].task, temperature=rs[0].temperature, top_p=rs[0].top_p,
+            prompts=measured[name], prompts_available=len(rs), requests=requests[name],
+        )
+        for name, rs in workload.by_class().items()
+        if measured[name]
+    ]  # fmt: skip
 
 
 def _timed(journal: Journal, prefix: str, model: Callable[..., T], field: str) -> list[T]:
@@ -135,7 +148,8 @@ def aa_noise(cells: list[ConfirmedCell]) -> float:
     """
     pairs = []
     for second in (c for c in cells if c.arm == "aa"):
-        same = (c for c in cells if c.arm == "main" and c.request_class == second.request_class)
+        place = (second.request_class, second.load)
+        same = (c for c in cells if c.arm == "main" and (c.request_class, c.load) == place)
         first = next((c for c in same if c.strategy == second.strategy), None)
         known = {(r.id, r.repeat): _seconds(r) for r in first.runs} if first else {}
         pairs += [(known[r.id, r.repeat], _seconds(r)) for r in second.runs if (r.id, r.repeat) in known]

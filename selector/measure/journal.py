@@ -125,6 +125,11 @@ class Journal:
         finally:
             self.lock.unlink(missing_ok=True)
 
+    def note_resumption(self, at: str) -> None:
+        """Write down that a run goes on here, if it does."""
+        if self.resumed:
+            self.add(f"resumed/{sum(1 for _ in self.under('resumed'))}", {"at": at})
+
     def discard(self) -> None:
         """Remove the file: its content stands in the finished profile."""
         self._file.close()

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from selector.engines.base import Engine, Generation
 from selector.errors import MeasurementFailed, SelectorError
@@ -72,7 +72,7 @@ class Measurement:
         s = self.settings
         return {
             "workload": self.workload.digest, "target": self.engine.target.config_sha256,
-            "drafters": {n: [d.config_sha256, _changed(d.path)] for n, d in self.engine.drafters.items()},
+            "drafters": {n: [d.config_sha256, changed(d.path)] for n, d in self.engine.drafters.items()},
             "engine": self.engine.info.model_dump(mode="json"), "budget_seconds": s.budget_seconds, "k_max": s.k_max,
             "loads": list(s.loads), "seed": s.seed, "prompts_per_class": s.prompts_per_class, "confirm": s.confirm,
         }  # fmt: skip
@@ -275,14 +275,29 @@ def measure(
     An unfinished journal is refused unless it is to be continued (`resume`) or thrown away (`fresh`).
     """
     run = Measurement(engine, workload, settings or Settings(), progress)
+    return journalled(run, journal_path, resume=resume, fresh=fresh)
+
+
+class Runnable(Protocol):
+    """A measurement that goes through a journal."""
+
+    started: str
+
+    def header(self) -> dict[str, Any]:
+        """What a journal must agree on to be continued."""
+
+    def run(self, journal: Journal) -> Profile:
+        """Measure what the journal lacks."""
+
+
+def journalled(run: Runnable, journal_path: Path, *, resume: bool, fresh: bool) -> Profile:
+    """Run a measurement with its journal open; the file stays until the caller discards it."""
     with Journal(journal_path, run.header(), resume=resume, fresh=fresh) as journal:
-        if journal.resumed:
-            count = sum(1 for _ in journal.under("resumed"))
-            journal.add(f"resumed/{count}", {"at": run.started})
+        journal.note_resumption(run.started)
         return run.run(journal)
 
 
-def _changed(folder: str) -> int:
+def changed(folder: str) -> int:
     """When a drafter's files last changed (ns): weights trained again must not join the old ones in one profile."""
     files = Path(folder).glob("*") if Path(folder).is_dir() else ()
     return max((f.stat().st_mtime_ns for f in files), default=0)

@@ -11,7 +11,7 @@ import numpy as np
 from selector.acceptance import Acceptances
 from selector.compose import Composer, Times, bootstrap_weights
 from selector.errors import NotMeasured
-from selector.policy import Basis, Estimate, Objective
+from selector.policy import BASES, Basis, Estimate, Objective
 from selector.profile import Profile
 from selector.recommend.candidates import candidates
 from selector.recommend.confirmed import Confirmed
@@ -19,7 +19,6 @@ from selector.stepcost import Array, StepCosts
 from selector.strategy import PLAIN, Strategy
 
 Mix = Mapping[str, float]
-_BASES: tuple[Basis, ...] = ("measured", "composed, checked", "composed", "extrapolated")
 
 
 def active(mix: Mix) -> int:
@@ -83,6 +82,7 @@ class Arena:
                 {c: t * factors[c] for c, t in raw.step.items()},
                 raw.tau,
                 raw.extrapolated,
+                raw.inferred,
             )
         return self._times[key]
 
@@ -153,13 +153,16 @@ class Arena:
 
     def basis(self, strategy: Strategy, classes: Iterable[str]) -> Basis:
         """The weakest basis among the classes' cells."""
-        return max((self._cell_basis(strategy, c) for c in classes), key=_BASES.index)
+        return max((self._cell_basis(strategy, c) for c in classes), key=BASES.index)
 
     def _cell_basis(self, strategy: Strategy, request_class: str) -> Basis:
         if strategy == PLAIN or self.confirmed.speaks_for_class(request_class, strategy, self.load):
             return "measured"
-        if self.times(strategy, {request_class: 1.0}).extrapolated[request_class]:
+        times = self.times(strategy, {request_class: 1.0})
+        if times.extrapolated[request_class]:
             return "extrapolated"
+        if times.inferred[request_class]:
+            return "inferred"
         return "composed, checked" if strategy.proposer in self.confirmed.proposers else "composed"
 
     def speedup(self, strategy: Strategy, values: Array, mix: Mix) -> Estimate:

@@ -84,7 +84,8 @@ class Confirmed:
         everywhere[:, [self._acceptances.ids(request_class).index(i) for i in ids]] = weights
         composer = Composer(self._acceptances, self._costs, {request_class: everywhere})
         alone = {request_class: 1.0}
-        predicted, floor = (composer.times(s, alone, load).engine[request_class] for s in (strategy, PLAIN))
+        # what a run's clock shows is the request's time; at load 1 that is the engine's
+        predicted, floor = (composer.times(s, alone, load).request[request_class] for s in (strategy, PLAIN))
         return np.asarray((own / plain) / (predicted / floor))
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 import optuna
 from numpy.typing import NDArray
 
-from selector.policy import Basis
+from selector.policy import BASES, Basis
 from selector.recommend.arena import Arena, Mix
 from selector.recommend.choose import Choice, choose
 from selector.recommend.schedule import quiet_study
@@ -20,7 +20,6 @@ from selector.strategy import Strategy
 
 MAX_ENUMERATED = 50_000
 _TRIALS = 300
-_ORDER: tuple[Basis, ...] = ("measured", "composed, checked", "composed", "extrapolated")
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Plan:
 
     def basis(self, arena: Arena) -> Basis:
         """The weakest basis of its groups."""
-        return max((arena.basis(g.choice.strategy, g.mix) for g in self.groups), key=_ORDER.index)
+        return max((arena.basis(g.choice.strategy, g.mix) for g in self.groups), key=BASES.index)
 
 
 def plan(arena: Arena, traffic: Mix, pools: int, seed: int) -> Plan:

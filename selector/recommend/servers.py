@@ -59,6 +59,7 @@ def _engine_seconds(arena: Arena, group: Group) -> float:
 
 
 def _max_context(profile: Profile) -> int:
-    """The next power of two above the longest request seen, as far as the target goes."""
+    """The next power of two above the longest request seen, as far as the target goes (0: not known how far)."""
     longest = max(r.prompt_tokens + r.output_tokens for r in profile.recordings) + profile.k_max
-    return min(profile.target.max_model_len, 1 << (longest - 1).bit_length())
+    wanted = 1 << (longest - 1).bit_length()
+    return min(profile.target.max_model_len or wanted, wanted)

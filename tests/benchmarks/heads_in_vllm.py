@@ -12,11 +12,8 @@ import argparse
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +27,7 @@ from safetensors.torch import load_file, save_file
 from selector.embedded import TARGET_NAME, embedded_drafters, embedded_target
 from selector.engines.base import Generation
 from selector.engines.reference import ReferenceEngine
+from selector.engines.served.process import ServerProcess
 from selector.equality import first_difference
 from selector.measure.plan import pick_prompts
 from selector.strategy import PLAIN, Method, Strategy
@@ -137,33 +135,14 @@ def server(python: str, method: str, head: Path) -> Iterator[Callable[[list[int]
         str(PORT), "--no-enable-prefix-caching", "--per-request-spec-decode-metrics", "detailed",
         "--speculative-config", json.dumps(told),
     ]  # fmt: skip
-    environment = os.environ | {
+    environment = {
         "VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "0-1"),
     }  # fmt: skip
-    with tempfile.TemporaryFile("w+") as log:
-        child = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-        try:
-            wait(child, log)
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log.txt"
+        with ServerProcess(command, environment, base_url=f"http://127.0.0.1:{PORT}", log=log, label="vLLM"):
             yield ask
-        finally:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-
-
-def wait(child: subprocess.Popen[bytes], log: Any) -> None:
-    """Until the server answers; its last words when it dies."""
-    for _ in range(180):
-        if child.poll() is not None:
-            log.seek(0)
-            raise SystemExit("vLLM ended:\n" + log.read()[-3000:])
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health", timeout=2)
-        except OSError:
-            time.sleep(1)
-        else:
-            return
-    raise SystemExit("vLLM did not answer within three minutes")
 
 
 def ask(prompt: list[int]) -> tuple[list[int], list[int]]:

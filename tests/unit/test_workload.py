@@ -61,6 +61,14 @@ def test_a_bad_row_is_named(tmp_path: Path, content: str, said: str) -> None:
     assert "w.jsonl" in str(caught.value)
 
 
+def test_a_trace_without_text_is_refused_for_acceptance() -> None:  # C5-07
+    with pytest.raises(WorkloadError) as caught:
+        load_workload(Path(__file__).parent / "cases" / "C5-07.jsonl")
+    said = str(caught.value)
+    assert "C5-07.jsonl:1: no text in it, only timestamp, input_length, output_length, hash_ids" in said
+    assert "may be used for arrival times and lengths only" in said
+
+
 def test_another_encoding_is_refused_with_the_byte(tmp_path: Path) -> None:
     content = b'{"prompt":"' + "请把下面".encode("gb18030") + b'"}\n'
     with pytest.raises(WorkloadError, match="not UTF-8 at byte 11; convert it first"):
