@@ -171,7 +171,9 @@ def command(
     if plan_only:
         run = Measurement(engine, workload, settings)
         plan = run.plan()
-        click.echo(json.dumps(plan.as_dict(), indent=1) if as_json else plan_text(plan, run, workload))
+        drafters = {n: {"method": d.method, "warnings": list(d.warnings)} for n, d in engine.drafters.items()}
+        told = plan.as_dict() | {"drafters": drafters}
+        click.echo(json.dumps(told, indent=1) if as_json else plan_text(plan, run, workload))
         return
     file = out or Path(f"{engine.target.name}.profile.json")
     journal = file.with_name(file.name.removesuffix(".json") + ".journal.jsonl")
