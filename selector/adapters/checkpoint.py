@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import struct
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,20 +13,9 @@ from typing import Any
 import numpy as np
 
 from selector.adapters.speculators import is_speculators, plain_config
+from selector.adapters.tensor_file import AGAIN, TensorEntry, read_header
+from selector.adapters.tokenizer_file import vocabulary_digest
 from selector.errors import DrafterMismatch
-
-_MAX_HEADER_BYTES = 100 * 2**20
-
-
-@dataclass(frozen=True)
-class TensorEntry:
-    """Where one tensor lies: file, type name, shape, first byte and size."""
-
-    file: Path
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -46,9 +35,9 @@ class Checkpoint:
                 f"{file}: cannot be read ({error.strerror}); give a local checkpoint folder"
             ) from error
         except (ValueError, RecursionError) as error:
-            raise DrafterMismatch(f"{file}: not JSON ({error})") from error
+            raise DrafterMismatch(f"{file}: not JSON ({error}); {AGAIN}") from error
         if not isinstance(data, dict):
-            raise DrafterMismatch(f"{file}: not a JSON object")
+            raise DrafterMismatch(f"{file}: not a JSON object; {AGAIN}")
         return data
 
     @cached_property
@@ -65,15 +54,39 @@ class Checkpoint:
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             said = f"{key} is {value!r}, a whole number above 0 is needed" if value is not None else f"no {key} in it"
-            raise DrafterMismatch(f"{self.path / 'config.json'}: {said}")
+            raise DrafterMismatch(f"{self.path / 'config.json'}: {said}; {AGAIN}")
         return value
+
+    def number(self, key: str, value: Any, *, above: float = 0, least: float | None = None) -> float:
+        """A setting as a finite number above `above`, or of at least `least`; raises `DrafterMismatch`."""
+        try:
+            number = math.nan if isinstance(value, bool) or not isinstance(value, (int, float)) else float(value)
+        except OverflowError:  # JSON's whole numbers have no largest one
+            number = math.inf
+        if not math.isfinite(number) or (number <= above if least is None else number < least):
+            bound = f"above {above:g}" if least is None else f"of at least {least:g}"
+            raise DrafterMismatch(
+                f"{self.path / 'config.json'}: {key} is {value!r}, a finite number {bound} is needed; {AGAIN}"
+            )
+        return number
+
+    @property
+    def architectures(self) -> list[str]:
+        """The model's class names, none when the config gives none; raises `DrafterMismatch` for anything else."""
+        names = self.config.get("architectures") or []
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise DrafterMismatch(
+                f"{self.path / 'config.json'}: architectures is {names!r}, a list of names is needed, "
+                'such as ["LlamaForCausalLM"]'
+            )
+        return names
 
     @cached_property
     def tensors(self) -> dict[str, TensorEntry]:
         """Every tensor by name, from the files' headers; no weight is read."""
         found: dict[str, TensorEntry] = {}
         for file in sorted(self.path.glob("*.safetensors")):
-            found |= _read_header(file)
+            found |= read_header(file)
         if not found and any(self.path.glob("*.bin")):
             raise DrafterMismatch(f"{self.path}: weights are .bin; convert to safetensors")
         return found
@@ -83,7 +96,7 @@ class Checkpoint:
         entry = self.tensors[name]
         kind = {"I64": np.int64, "I32": np.int32}.get(entry.dtype)
         if kind is None:
-            raise DrafterMismatch(f"{entry.file}: tensor {name} is {entry.dtype}, integers expected")
+            raise DrafterMismatch(f"{entry.file}: tensor {name} is {entry.dtype}, integers expected; export it again")
         with entry.file.open("rb") as f:
             f.seek(entry.start)
             return np.frombuffer(f.read(entry.nbytes), kind).astype(np.int64)
@@ -92,36 +105,13 @@ class Checkpoint:
     def tokenizer_digest(self) -> str | None:
         """SHA-256 of the vocabulary's (token, id) pairs; None when the folder carries no `tokenizer.json`."""
         file = self.path / "tokenizer.json"
-        if not file.is_file():
-            return None
-        data = json.loads(file.read_text("utf-8"))
-        vocab = data.get("model", {}).get("vocab", {})
-        pairs = sorted(vocab.items() if isinstance(vocab, dict) else ((t[0], i) for i, t in enumerate(vocab)))
-        added = sorted((t["content"], t["id"]) for t in data.get("added_tokens", []))
-        return hashlib.sha256(json.dumps([pairs, added], ensure_ascii=False).encode()).hexdigest()
+        return vocabulary_digest(file) if file.is_file() else None
 
-
-def _read_header(file: Path) -> dict[str, TensorEntry]:
-    """The JSON header of a safetensors file: eight bytes of length, then names, types, shapes and offsets."""
-    with file.open("rb") as f:
-        prefix = f.read(8)
-        size = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
-        if not 2 <= size <= _MAX_HEADER_BYTES:
-            raise DrafterMismatch(f"{file}: not a safetensors file (a git-lfs pointer, or cut off?)")
-        try:
-            header = json.loads(f.read(size))
-        except ValueError as error:
-            raise DrafterMismatch(f"{file}: the safetensors header is broken ({error})") from error
-    try:
-        found = {name: _entry(file, 8 + size, t) for name, t in header.items() if name != "__metadata__"}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DrafterMismatch(f"{file}: the safetensors header is broken ({error!r})") from error
-    end = max((t.start + t.nbytes for t in found.values()), default=0)
-    if end > file.stat().st_size:
-        raise DrafterMismatch(f"{file}: cut off: {file.stat().st_size:,} bytes of {end:,}; copy it again")
-    return found
-
-
-def _entry(file: Path, base: int, told: dict[str, Any]) -> TensorEntry:
-    start, end = told["data_offsets"]
-    return TensorEntry(file, told["dtype"], tuple(told["shape"]), base + start, end - start)
+    def refuse_nan_and_inf(self, names: Iterable[str]) -> None:
+        """Reads the weights of these tensors: with one such number every draft is noise, and drafting only costs."""
+        for name in names:
+            if self.tensors[name].holds_nan_or_inf():
+                raise DrafterMismatch(
+                    f"{self.tensors[name].file}: tensor {name} holds NaN or Inf, so every draft would be noise; "
+                    "export it again from a checkpoint whose training did not diverge"
+                )

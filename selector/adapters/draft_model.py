@@ -24,9 +24,10 @@ class DraftModelAdapter:
 
     def check(self, drafter: Checkpoint, target: Checkpoint) -> list[str]:
         """Vocabulary size and tokenizer must be equal; a draft bigger than its target is probably swapped."""
-        drafter.config  # noqa: B018  # a format that is not supported is named before its tensors are
+        drafter.architectures  # noqa: B018  # a config that is broken or not supported is named before its tensors
         confirm(drafter, self.method)
         _same_vocabulary(drafter, target)
+        drafter.refuse_nan_and_inf(drafter.tensors)
         weights = [sum(t.nbytes for t in c.tensors.values()) for c in (drafter, target)]
         if weights[0] >= weights[1] > 0:
             return [

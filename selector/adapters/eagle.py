@@ -25,7 +25,7 @@ class EagleAdapter:
 
     def check(self, drafter: Checkpoint, target: Checkpoint) -> list[str]:
         """The head must be an EAGLE-1 one, for this hidden size, vocabulary and tokenizer."""
-        drafter.config  # noqa: B018  # a format that is not supported is named before its tensors are
+        drafter.architectures  # noqa: B018  # a config that is broken or not supported is named before its tensors
         confirm(drafter, self.method)
         warnings = check_head(drafter, target, eagle_config(drafter))
         if drafter.config.get("layer_types"):

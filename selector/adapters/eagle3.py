@@ -10,7 +10,7 @@ import numpy as np
 from selector.adapters.base import INSTEAD
 from selector.adapters.checkpoint import Checkpoint
 from selector.adapters.head_checks import check_head
-from selector.adapters.head_config import HeadConfig, aux_layers, eagle3_config, eagle_section
+from selector.adapters.head_config import LAYER_IDS, HeadConfig, aux_layers, eagle3_config, eagle_section
 from selector.adapters.recognise import confirm
 from selector.errors import DrafterMismatch
 from selector.strategy import Method, Strategy
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from selector.engines.reference.model import DecoderModel
 
 #: All that vLLM 0.32 reads from the nested section; the rest of a head's settings counts at the top only.
-_SECTION_KEYS = {"use_aux_hidden_state", "norm_before_fc", "eagle_aux_hidden_state_layer_ids"}
+_SECTION_KEYS = {"use_aux_hidden_state", "norm_before_fc", LAYER_IDS}
 _TOP_KEYS = {
     "norm_before_residual",
     "norm_output",
@@ -39,12 +39,12 @@ class Eagle3Adapter:
 
     def check(self, drafter: Checkpoint, target: Checkpoint) -> list[str]:
         """The head must be an EAGLE-3 one, for this hidden size, depth and vocabulary, with a usable `d2t`."""
-        drafter.config  # noqa: B018  # a format that is not supported is named before its tensors are
+        drafter.architectures  # noqa: B018  # a config that is broken or not supported is named before its tensors
         confirm(drafter, self.method)
         head = eagle3_config(drafter)
         _d2t_is_there(drafter, head)
         warnings = check_head(drafter, target, head)
-        _d2t_maps(drafter, head)
+        warnings += _d2t_maps(drafter, head)
         _layers_fit(drafter, head, target.whole("num_hidden_layers"))
         return warnings + _ignored_keys(drafter)
 
@@ -70,13 +70,6 @@ def _layers_fit(drafter: Checkpoint, head: HeadConfig, depth: int) -> None:
                 f"the target's {head.target_hidden} numbers as they are; {INSTEAD}"
             )
         return
-    ids = drafter.config.get("eagle_aux_hidden_state_layer_ids") or eagle_section(drafter.config).get(
-        "eagle_aux_hidden_state_layer_ids"
-    )
-    if ids and not (isinstance(ids, list) and all(type(i) is int for i in ids)):
-        raise DrafterMismatch(
-            f"{drafter.path}: eagle_aux_hidden_state_layer_ids is {ids!r}, a list of layers is needed"
-        )
     layers = aux_layers(drafter.config, depth)
     if layers[0] < 0 or layers[-1] > depth:
         raise DrafterMismatch(
@@ -97,7 +90,7 @@ def _ignored_keys(drafter: Checkpoint) -> list[str]:
         said.append("config.json: vLLM 0.32 ignores use_aux_hidden_state outside eagle_config")
     if "norm_before_fc" in eagle_section(config) and "norm_before_fc" in config:
         said.append("config.json: norm_before_fc stands twice, vLLM 0.32 reads the one inside eagle_config")
-    ids = config.get("eagle_aux_hidden_state_layer_ids")
+    ids = config.get(LAYER_IDS)
     if ids and ids != sorted(set(ids)):
         said.append(f"vLLM 0.32 reads layers {ids} in ascending order, once each: was fc trained so?")
     return said
@@ -112,12 +105,19 @@ def _d2t_is_there(drafter: Checkpoint, head: HeadConfig) -> None:
         )
 
 
-def _d2t_maps(drafter: Checkpoint, head: HeadConfig) -> None:
+def _d2t_maps(drafter: Checkpoint, head: HeadConfig) -> list[str]:
     if head.draft_vocabulary == head.vocabulary:
-        return
-    ids = drafter.integers("d2t") + np.arange(drafter.tensors["d2t"].shape[0])
+        return []
+    offsets = drafter.integers("d2t")
+    ids = offsets + np.arange(len(offsets))
     if ids.min() < 0 or ids.max() >= head.vocabulary or len(np.unique(ids)) != head.draft_vocabulary:
         raise DrafterMismatch(
             f"{drafter.path}: d2t does not map {head.draft_vocabulary} draft ids to different ids below "
             f"{head.vocabulary}; export the head again"
         )
+    if offsets.any():
+        return []
+    return [
+        f"d2t is all zeros, so the head drafts the first {head.draft_vocabulary} ids only: was it left empty "
+        "at export? Then almost no draft is accepted"
+    ]

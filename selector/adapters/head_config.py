@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from selector.adapters.checkpoint import Checkpoint
+from selector.adapters.tensor_file import AGAIN
 from selector.errors import DrafterMismatch
 
 #: Architectures that vLLM 0.32 loads as a Llama- or Qwen-like head.
@@ -15,6 +16,7 @@ EAGLE3_ARCHITECTURES = QWEN3_ARCHITECTURES | {
     "LlamaForCausalLM", "Eagle3LlamaForCausalLM", "LlamaForCausalLMEagle3",
     "Eagle3MiniMaxM2ForCausalLM", "Eagle3Qwen2_5vlForCausalLM", "Eagle3Qwen3vlForCausalLM",
 }  # fmt: skip
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,6 @@ class HeadConfig:
         return self.aux_count * self.target_hidden
 
 
-def is_qwen3(config: dict[str, Any]) -> bool:
-    """Whether vLLM builds the head from Qwen3 layers; the architecture's name decides."""
-    return bool(QWEN3_ARCHITECTURES & set(config.get("architectures") or []))
-
-
 def eagle_config(drafter: Checkpoint) -> HeadConfig:
     """An EAGLE-1 head: always Llama layers, full vocabulary, the target's final hidden state."""
     config = drafter.config
@@ -73,7 +70,9 @@ def eagle_config(drafter: Checkpoint) -> HeadConfig:
 
 def eagle3_config(drafter: Checkpoint) -> HeadConfig:
     """An EAGLE-3 head of Llama or Qwen3 layers."""
-    config, qwen3 = drafter.config, is_qwen3(drafter.config)
+    config = drafter.config
+    qwen3 = bool(QWEN3_ARCHITECTURES & set(drafter.architectures))  # the name decides for vLLM too
+    _refuse_layer_ids(drafter)
     eagle = eagle_section(config)
     reads_aux = bool(eagle.get("use_aux_hidden_state", True))
     bias = bool(config.get("attention_bias"))
@@ -100,8 +99,7 @@ def aux_layers(config: dict[str, Any], target_layers: int) -> tuple[int, ...]:
 
     The top of the config comes first, `eagle_config` next; without either vLLM takes 2, the middle and n - 3.
     """
-    ids = config.get("eagle_aux_hidden_state_layer_ids")
-    ids = ids or eagle_section(config).get("eagle_aux_hidden_state_layer_ids")
+    ids = config.get(LAYER_IDS) or eagle_section(config).get(LAYER_IDS)
     return tuple(sorted(set(ids))) if ids else tuple(sorted({2, target_layers // 2, target_layers - 3}))
 
 
@@ -111,11 +109,20 @@ def eagle_section(config: dict[str, Any]) -> dict[str, Any]:
     return section if isinstance(section, dict) else {}
 
 
+def _refuse_layer_ids(drafter: Checkpoint) -> None:
+    for place, told in (("", drafter.config), ("eagle_config: ", eagle_section(drafter.config))):
+        ids = told.get(LAYER_IDS)
+        if ids and not (isinstance(ids, list) and all(type(i) is int for i in ids)):
+            raise DrafterMismatch(
+                f"{drafter.path / 'config.json'}: {place}{LAYER_IDS} is {ids!r}, a list of layers is needed; {AGAIN}"
+            )
+
+
 def _aux_count(drafter: Checkpoint, qwen3: bool) -> int:
     """How many hidden states `fc` joins. Llama heads do not count the ids at the top of the config, Qwen3 ones do."""
-    config, ids = drafter.config, eagle_section(drafter.config).get("eagle_aux_hidden_state_layer_ids")
+    config, ids = drafter.config, eagle_section(drafter.config).get(LAYER_IDS)
     if qwen3:
-        ids = config.get("eagle_aux_hidden_state_layer_ids") or ids
+        ids = config.get(LAYER_IDS) or ids
         if config.get("num_aux_layers") is not None:
             return drafter.whole("num_aux_layers")
     return drafter.whole("num_aux_hidden_states", len(ids) if ids else 3)
@@ -130,15 +137,8 @@ def _sizes(drafter: Checkpoint) -> dict[str, Any]:
         "heads": heads,
         "kv_heads": drafter.whole("num_key_value_heads", heads),
         "head_size": drafter.whole("head_dim", own),
-        "eps": _number(drafter, "rms_norm_eps", 1e-6),
+        "eps": drafter.number("rms_norm_eps", config.get("rms_norm_eps", 1e-6)),
         "layers": drafter.whole("num_hidden_layers"),
         "vocabulary": drafter.whole("vocab_size"),
-        "logit_scale": _number(drafter, "logit_scale", 1.0),
+        "logit_scale": drafter.number("logit_scale", config.get("logit_scale", 1.0)),
     }
-
-
-def _number(drafter: Checkpoint, key: str, default: float) -> float:
-    value = drafter.config.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise DrafterMismatch(f"{drafter.path / 'config.json'}: {key} is {value!r}, a number is needed")
-    return float(value)

@@ -69,6 +69,9 @@ def _layer(head: HeadConfig, *, first: bool) -> Shapes:
 
 def check_tensors(drafter: Checkpoint, head: HeadConfig) -> list[str]:
     """Warnings about tensors that vLLM drops without a word; raises `DrafterMismatch` naming the wrong ones."""
+    _refuse_two_names(drafter)
+    held = {plain_name(n) for n in drafter.tensors}
+    _refuse_missing_layers(drafter, head, held)
     must, may = needed(head), optional(head)
     found = {plain_name(n): t for n, t in drafter.tensors.items() if not _unused(n, head)}
     dropped = [n for n in found if n not in must | may and (n.endswith(".bias") or "mask_hidden" in n)]
@@ -87,9 +90,34 @@ def check_tensors(drafter: Checkpoint, head: HeadConfig) -> list[str]:
             f"{drafter.path}: tensors and config.json do not fit each other: {'; '.join(wrong[:_NAMED])}{more}; "
             "copy or export the head again, or mend its config.json"
         )
+    drafter.refuse_nan_and_inf(n for n in drafter.tensors if plain_name(n) in must | may)
     if not dropped:
         return []
     return [f"vLLM 0.32 drops {', '.join(dropped[:_NAMED])} without a word, and so does this: config.json has no such"]
+
+
+def _refuse_two_names(drafter: Checkpoint) -> None:
+    twice = [n for n in drafter.tensors if plain_name(n) != n and plain_name(n) in drafter.tensors]
+    if twice:
+        raise DrafterMismatch(
+            f"{drafter.path}: both {twice[0]} and {plain_name(twice[0])}, two names of one tensor: which one counts? "
+            "Export the head again with one of them"
+        )
+
+
+def _refuse_missing_layers(drafter: Checkpoint, head: HeadConfig, held: set[str]) -> None:
+    """Counted first: `needed` names the tensors of every layer, and a broken config may say a billion."""
+    layers = len({match[1] for name in held if (match := re.match(r"layers\.(\d+)\.", name))})
+    if head.layers > layers:
+        raise DrafterMismatch(
+            f"{drafter.path}: num_hidden_layers is {head.layers} in its config.json, its tensors are those of "
+            f"{layers}; copy or export the head again, or mend its config.json"
+        )
+    if head.fc_norm and head.aux_count > len(held):
+        raise DrafterMismatch(
+            f"{drafter.path}: {head.aux_count} hidden states with an fc_norm each by its config.json, "
+            f"but it holds {len(held)} tensors; copy or export the head again, or mend its config.json"
+        )
 
 
 def _unused(name: str, head: HeadConfig) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from selector.adapters.tensor_file import AGAIN
 from selector.errors import DrafterMismatch
 
 _ARCHITECTURES = {"llama": "Eagle3LlamaForCausalLM", "qwen3": "Eagle3Qwen3ForCausalLM"}
@@ -41,22 +42,23 @@ def plain_config(source: Mapping[str, Any], file: Path) -> dict[str, Any]:
         reason = _OTHER_KINDS.get(str(kind), f"vLLM 0.32 knows eagle3, {', '.join(_OTHER_KINDS)}")
         raise DrafterMismatch(f"{file}: speculators_model_type is {kind!r}, not supported: {reason}; use an eagle3 one")
     if not isinstance(layer, dict):
-        raise DrafterMismatch(f"{file}: no transformer_layer_config, so the head's layer sizes are not known")
+        raise DrafterMismatch(f"{file}: no transformer_layer_config, so the head's layer sizes are not known; {AGAIN}")
     family = layer.get("model_type", "llama")
-    if family not in _ARCHITECTURES:
+    if not isinstance(family, str) or family not in _ARCHITECTURES:
         raise DrafterMismatch(
             f"{file}: transformer_layer_config is of type {family!r}; vLLM 0.32 loads EAGLE-3 heads of "
-            f"{' and '.join(_ARCHITECTURES)} layers"
+            f"{' and '.join(_ARCHITECTURES)} layers; use one of these"
         )
     plain = layer | {key: source.get(key, default) for key, default in _MOVED.items()}
     plain |= {key: source[key] for key in _MOVED_IF_SET if source.get(key)}
     plain.pop("model_type", None)  # vLLM reads these settings without the defaults of a model type
-    if family == "qwen3" and "rope_theta" not in {**plain, **(plain.get("rope_parameters") or {})}:
+    rope = plain.get("rope_parameters")  # what is no object is refused with the other rope settings
+    if family == "qwen3" and "rope_theta" not in {**plain, **(rope if isinstance(rope, dict) else {})}:
         plain["rope_theta"] = 1e6
     return plain | {"architectures": [_ARCHITECTURES[family]]}
 
 
-def speculators_warnings(source: Mapping[str, Any], target: Path, architectures: list[str] | None) -> list[str]:
+def speculators_warnings(source: Mapping[str, Any], target: Path, architectures: list[str]) -> list[str]:
     """Keys that vLLM does not read there, and a verifier that is evidently not this target."""
     if not is_speculators(source):
         return []
@@ -68,9 +70,10 @@ def speculators_warnings(source: Mapping[str, Any], target: Path, architectures:
         return said
     name, made_for = str(verifier.get("name_or_path") or ""), verifier.get("architectures")
     last = name.rstrip("/").rpartition("/")[2].lower()
-    other_kind = bool(made_for and architectures) and not set(made_for or []) & set(architectures or [])
+    made_for = [str(kind) for kind in made_for] if isinstance(made_for, list) else []
+    other_kind = bool(made_for and architectures) and not set(made_for) & set(architectures)
     if other_kind or (last and last not in str(target.resolve()).lower()):
-        kinds = f" ({', '.join(made_for)})" if other_kind and made_for else ""
+        kinds = f" ({', '.join(made_for)})" if other_kind else ""
         said.append(
             f"made for {name or 'another model'}{kinds}, the target is {target}: another model's hidden states?"
         )

@@ -78,6 +78,8 @@ def named(given: tuple[str, ...]) -> dict[str, tuple[Any, Path]]:
         if (sign and not re.fullmatch(r"[\w.-]+", left)) or left in set(METHODS) - MODEL_METHODS:
             raise click.UsageError(f"--drafter {text!r}: write PATH, METHOD=PATH or NAME=PATH, such as eagle3=PATH")
         folder = Path(path)
+        if folder.is_file():
+            raise SelectorError(f"--drafter {text!r}: this is a file; give the folder it lies in, {folder.parent}")
         if not folder.is_dir():
             raise SelectorError(f"--drafter {text!r}: no such folder")
         insisted = left in MODEL_METHODS  # the engine refuses it when the tensors say otherwise

@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from selector.cli import HELP
 from selector.cli.models import reference_engine
 from selector.cli.progress import ProgressLine, command_line
 from selector.cli.served import endpoint_servers, served_options, vllm_servers
-from selector.profile import check_writable, write_json
+from selector.profile import DrafterInfo, check_writable, write_json
 from selector.workload import Workload, load_workload
 
 if TYPE_CHECKING:
@@ -167,9 +167,11 @@ def command(
     if options["bands"]:
         workload = workload.banded(options["bands"])
     served = options["engine_name"] in ("vllm", "endpoint")
-    run, name, plan = (_servers_run if served else _engine_run)(model, out, workload, options, progress)
+    run, name, drafters, plan = (_servers_run if served else _engine_run)(model, out, workload, options, progress)
     if plan_only:
-        click.echo(json.dumps(run.plan().as_dict(), indent=1) if as_json else plan())
+        told = {n: {"method": d.method, "warnings": list(d.warnings)} for n, d in drafters.items()}
+        data = run.plan().as_dict() | {"drafters": told}
+        click.echo(json.dumps(data, indent=1) if as_json else plan())
         return
     file = out or Path(f"{name}.profile.json")
     journal = file.with_name(file.name.removesuffix(".json") + ".journal.jsonl")
@@ -197,8 +199,8 @@ def command(
     click.echo(f"\nprofile: {file}      next: selector recommend {shlex.quote(str(file))}", err=True)
 
 
-#: A measurement that is set up, the name of its target, and what prints its plan.
-_SetUp = tuple[Any, str, Callable[[], str]]
+#: A measurement that is set up, the name of its target, its drafters, and what prints its plan.
+_SetUp = tuple[Any, str, Mapping[str, DrafterInfo], Callable[[], str]]
 
 
 def _engine_run(
@@ -215,7 +217,7 @@ def _engine_run(
         command=command_line(),
     )  # fmt: skip
     run = Measurement(engine, workload, settings, progress)
-    return run, engine.target.name, lambda: plan_text(run.plan(), run, workload)
+    return run, engine.target.name, engine.drafters, lambda: plan_text(run.plan(), run, workload)
 
 
 def _servers_run(
@@ -237,7 +239,7 @@ def _servers_run(
         methods=options["methods"] or None, command=command_line(),
     )  # fmt: skip
     run = ServedMeasurement(servers, workload, settings, progress)
-    return run, servers.target.name, lambda: served_plan_text(run)
+    return run, servers.target.name, servers.drafters, lambda: served_plan_text(run)
 
 
 def _engine(model: Path | None, options: dict[str, Any], progress: ProgressLine) -> Engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from selector.cli.summary import drafters_text
 from selector.measure.served import ServedMeasurement
 
 
@@ -21,7 +22,7 @@ def served_plan_text(run: ServedMeasurement) -> str:
     rows = [
         (f"{plan.launches} starts", plan.launches * plan.launch_seconds),
         (f"plain outputs   {plan.prompts_per_class} prompts x {classes} classes", plan.record_seconds),
-        (f"acceptance      the same prompts, on every launch with a drafter", plan.live_seconds),
+        ("acceptance      the same prompts, on every launch with a drafter", plan.live_seconds),
         ("step and prefill cost", plan.step_seconds),
     ]
     if settings.confirm:
@@ -32,4 +33,5 @@ def served_plan_text(run: ServedMeasurement) -> str:
             )
         )
     lines += ["", *(f"{seconds / 60:6.1f} min  {text}" for text, seconds in rows)]
-    return "\n".join([*lines, f"{plan.total_seconds / 60:6.1f} min  in all (estimated: nothing was started)"])
+    lines.append(f"{plan.total_seconds / 60:6.1f} min  in all (estimated: nothing was started)")
+    return "\n".join([*lines, *drafters_text(run.servers.drafters)])

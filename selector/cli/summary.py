@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from statistics import median
 
 from selector.acceptance import family_strategy
 from selector.live import LiveAcceptance
 from selector.measure.plan import ARMS, Plan
 from selector.measure.run import Measurement
-from selector.profile import Profile
+from selector.profile import DrafterInfo, Profile
 from selector.strategy import PLAIN, greedy_family
 from selector.walks import decode, pooled_tau, walk
 from selector.workload import Workload
 
 
 def plan_text(plan: Plan, run: Measurement, workload: Workload) -> str:
-    """Cells and minutes per stage."""
+    """Cells and minutes per stage, and what the drafters are."""
     classes, k, loads = workload.by_class(), run.settings.k_max, ", ".join(map(str, run.settings.loads))
     drafters, cells = len(run.engine.drafters), len(run.cells)
     arms = ARMS if plan.confirm_rivals else ARMS - 1
@@ -32,7 +33,14 @@ def plan_text(plan: Plan, run: Measurement, workload: Workload) -> str:
         rows.append((text, plan.confirm_seconds))
     lines = [f"{seconds / 60:6.1f} min  {text}" for text, seconds in rows]
     total = sum(s for _, s in rows) / 60
-    return "\n".join([*lines, f"{total:6.1f} min  in all (estimated from two timed steps)"])
+    lines.append(f"{total:6.1f} min  in all (estimated from two timed steps)")
+    return "\n".join([*lines, *drafters_text(run.engine.drafters)])
+
+
+def drafters_text(drafters: Mapping[str, DrafterInfo]) -> list[str]:
+    """What they were taken for, and what is wrong with them."""
+    named = [f"{name} ({info.method})" for name, info in drafters.items()]
+    return [f"drafters: {', '.join(named) or 'none'}", *_warnings(drafters)]
 
 
 def profile_text(profile: Profile) -> str:
@@ -70,8 +78,12 @@ def profile_text(profile: Profile) -> str:
     return "\n".join([
         *table, "", _costs(profile),
         f"A/A noise band +-{profile.aa_noise:.1%}; confirmed end to end: {'; '.join(cells) or 'nothing'}",
-        *(f"skipped {s.what}: {s.reason}" for s in profile.skipped),
+        *(f"skipped {s.what}: {s.reason}" for s in profile.skipped), *_warnings(profile.drafters),
     ])  # fmt: skip
+
+
+def _warnings(drafters: Mapping[str, DrafterInfo]) -> list[str]:
+    return [f"warning about {name}: {warning}" for name, info in drafters.items() for warning in info.warnings]
 
 
 def _tau(profile: Profile, request_class: str, family: str, k: int) -> float:

@@ -47,8 +47,9 @@ def embedded_drafters(say: Say | None = None) -> dict[str, tuple[Method, Path]]:
 
 
 def _assembled(layers: Path, target: Path, say: Say) -> Path:
+    from selector.adapters.recognise import LAYERS_FILE
     from selector.embedded.convert import SOURCE
-    from selector.embedded.draft import LAYERS_FILE, assemble_draft
+    from selector.embedded.draft import assemble_draft
 
     cache = cache_dir()
     final = cache / DRAFT_NAME

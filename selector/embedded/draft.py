@@ -8,12 +8,12 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from selector.adapters.recognise import LAYERS_FILE
 from selector.errors import DrafterMismatch, MissingExtra
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-LAYERS_FILE = "layers.safetensors"
 SHARED_TENSORS = ("model.embed_tokens.weight", "lm_head.weight")
 TARGET_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 

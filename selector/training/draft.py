@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from selector.embedded.draft import LAYERS_FILE, SHARED_TENSORS
+from selector.adapters.recognise import LAYERS_FILE
+from selector.embedded.draft import SHARED_TENSORS
 from selector.errors import DrafterMismatch
 from selector.training.features import Batch, Target, shifted, soft_cross_entropy
 from selector.training.rows import Row

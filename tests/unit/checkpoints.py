@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-_NAMES = {"float32": "F32", "int64": "I64", "float16": "F16"}
+_NAMES = {"float32": "F32", "int64": "I64", "float16": "F16", "uint16": "BF16"}  # bfloat16 as its bits
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 HIDDEN, VOCABULARY, LAYERS = 16, 40, 8
 

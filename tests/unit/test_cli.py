@@ -14,10 +14,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from selector.cli import main
+from selector.cli.summary import plan_text
 from selector.engines.fake import FakeEngine
 from selector.errors import PolicyError, ProfileError, SelectorError
+from selector.measure import Measurement, Settings
 from selector.policy import load_policy, parse_policy
 from selector.profile import Profile, load_profile, write_json
+from selector.workload import load_workload
 from tests.unit import policies
 
 ROOT = Path(__file__).parents[2]
@@ -119,6 +122,18 @@ def test_a_plan_writes_nothing() -> None:
         assert done.exit_code == 0
         assert list(Path().iterdir()) == []
     assert json.loads(done.stdout)["prompts_per_class"] > 0
+    assert json.loads(done.stdout)["drafters"]["fake-head"] == {"method": "eagle3", "warnings": []}
+
+
+def test_a_plan_says_what_the_drafters_are_and_what_is_wrong_with_them() -> None:
+    engine, workload = FakeEngine(), load_workload(None)
+    head = engine.drafters["fake-head"]
+    engine.drafters["fake-head"] = head.model_copy(update={"warnings": ("d2t is all zeros",)})
+    planned = Measurement(engine, workload, Settings(budget_seconds=60))
+    assert plan_text(planned.plan(), planned, workload).splitlines()[-2:] == [
+        "drafters: fake-head (eagle3), fake-draft (draft_model)",
+        "warning about fake-head: d2t is all zeros",
+    ]
 
 
 def test_recommend_prints_a_table_or_the_policy_as_json(profile: Path) -> None:

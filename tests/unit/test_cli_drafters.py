@@ -37,5 +37,8 @@ def test_what_is_neither_a_method_with_a_drafter_nor_a_name_is_wrong_usage(tmp_p
 def test_a_folder_that_is_not_there_or_holds_no_drafter_is_named(tmp_path: Path) -> None:
     with pytest.raises(SelectorError, match=r"--drafter 'eagle3=nowhere': no such folder"):
         named(("eagle3=nowhere",))
+    file = checkpoints.head(tmp_path / "h") / "model.safetensors"
+    with pytest.raises(SelectorError, match=f"this is a file; give the folder it lies in, {file.parent}"):
+        named((f"eagle3={file}",))
     with pytest.raises(DrafterMismatch, match="it holds no safetensors file"):
         named((str(tmp_path),))

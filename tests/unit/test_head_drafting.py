@@ -54,7 +54,7 @@ EAGLE3: dict[str, dict[str, Any]] = {
     "final state only": {"eagle_config": {"use_aux_hidden_state": False}},
     "another width": {"hidden_size": 24, "target_hidden_size": HIDDEN, "head_dim": 8},
     "three layers": {"num_hidden_layers": 3, "norm_before_residual": True},
-    "logit scale": {"logit_scale": -0.5, "draft_vocab_size": REDUCED},
+    "logit scale": {"logit_scale": 0.5, "draft_vocab_size": REDUCED},
     "biases": {"attention_bias": True, "mlp_bias": True},
     "Qwen3 layers": {"architectures": ["Qwen3ForCausalLM"], "head_dim": 16, "attention_bias": True},
     "one key head": {"num_key_value_heads": 1, "rope_theta": 500.0},
@@ -65,7 +65,7 @@ EAGLE3: dict[str, dict[str, Any]] = {
 EAGLE: dict[str, dict[str, Any]] = {
     "plain": {},
     "two layers": {"num_hidden_layers": 2},
-    "logit scale": {"logit_scale": -2.0},
+    "logit scale": {"logit_scale": 2.0},
     "biases of q, k and v": {"qkv_bias": True},
     "biases": {"attention_bias": True, "mlp_bias": True},
     "llama3 rope": {"rope_scaling": LLAMA3},
@@ -240,19 +240,38 @@ class Listening:
         return drafts
 
 
-def test_drawn_drafts_come_from_the_reduced_vocabulary(tmp_path: Path, targets: dict[str, DecoderModel]) -> None:
-    target = targets["Llama"]
-    folder = write_head(tmp_path / "h", "eagle3", BASE | {"draft_vocab_size": REDUCED}, (), target)
-    drafter, prompt = built("eagle3", folder, target), random_ids(6)
+def drawn_from(drafter: HeadDrafter, target: DecoderModel) -> torch.Tensor:
+    """What the drafts behind a short text are drawn from: (1, K, vocabulary)."""
+    prompt = random_ids(6)
     aux = seen(target, drafter, prompt)
     drafter.start(1, 64)
     drafter.prefill(torch.tensor([prompt]), aux)
     drafter.commit(torch.tensor([[3]]), aux[:, -1:])
-    drawn = drafter.draft(K, DraftSampling(1.0, torch.Generator().manual_seed(0)))
-    assert drawn.q is not None
-    assert drawn.q.shape == (1, K, VOCABULARY)
-    assert torch.allclose(drawn.q.sum(-1), torch.ones(1, K))
-    assert int((drawn.q.sum((0, 1)) > 0).sum()) <= REDUCED
+    q = drafter.draft(K, DraftSampling(1.0, torch.Generator().manual_seed(0))).q
+    assert q is not None
+    return q
+
+
+def test_drawn_drafts_come_from_the_reduced_vocabulary(tmp_path: Path, targets: dict[str, DecoderModel]) -> None:
+    target = targets["Llama"]
+    folder = write_head(tmp_path / "h", "eagle3", BASE | {"draft_vocab_size": REDUCED}, (), target)
+    q = drawn_from(built("eagle3", folder, target), target)
+    assert q.shape == (1, K, VOCABULARY)
+    assert torch.allclose(q.sum(-1), torch.ones(1, K))
+    assert int((q.sum((0, 1)) > 0).sum()) <= REDUCED
+
+
+@pytest.mark.parametrize("method", ["eagle", "eagle3"])
+def test_the_logit_scale_shows_in_what_drafts_are_drawn_from(
+    method: Method, tmp_path: Path, targets: dict[str, DecoderModel]
+) -> None:
+    """The likeliest draft is the same under every scale that is allowed, so only q can tell."""
+    target = targets["Llama"]
+    plain, halved = (
+        drawn_from(built(method, write_head(tmp_path / str(s), method, BASE | s, (), target), target), target)[0, 0]
+        for s in ({}, {"logit_scale": 0.5})
+    )
+    assert torch.allclose(halved, torch.softmax(plain.log() / 2, -1), atol=1e-5)
 
 
 def test_a_head_holds_exactly_the_tensors_that_are_checked(tmp_path: Path, targets: dict[str, DecoderModel]) -> None:

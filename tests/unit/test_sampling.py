@@ -54,3 +54,13 @@ def test_draws_follow_the_weights_and_never_take_a_weight_of_zero() -> None:
 def test_the_likeliest_token_is_the_first_of_equals(dtype: torch.dtype) -> None:
     logits = torch.tensor([[1, 3, 2, 3], [5, 1, 1, 1]], dtype=dtype)
     assert sampling.likeliest(logits).tolist() == [1, 0]
+
+
+def test_a_draft_whose_probability_is_nan_is_refused_and_the_target_draws_alone() -> None:
+    """Replay counts it as refused too (`branches.accepts`); taking it would emit whatever the drafter came up with."""
+    p = torch.tensor([[0.5, 0.3, 0.2, 0.0], [0.25, 0.25, 0.25, 0.25]])
+    q, generator = torch.full((1, 4), torch.nan), torch.Generator().manual_seed(0)
+    verdicts = [sampling.verify_sampled(p, [3], generator, q) for _ in range(4000)]
+    assert {v.accepted for v in verdicts} == {0}
+    share = torch.bincount(torch.tensor([v.token for v in verdicts]), minlength=4) / 4000
+    assert torch.allclose(share, p[0], atol=0.03)

@@ -15,6 +15,7 @@ from selector.adapters import adapter
 from selector.adapters.base import Drafter, Drafts, DraftSampling, Recording, SampledRecording
 from selector.adapters.checkpoint import Checkpoint
 from selector.adapters.ngram_model import NgramDrafter
+from selector.adapters.recognise import refuse_as_target
 from selector.engines.base import Acceptance, Generation, TokenScores
 from selector.engines.reference.loop import decode
 from selector.engines.reference.model import DecoderModel
@@ -50,6 +51,7 @@ class ReferenceEngine:
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
+        refuse_as_target(Checkpoint(target))
         self.warnings = {n: self._check(m, p, target) for n, (m, p) in drafters.items()}
         self.model = DecoderModel(target, dtype, device)
         self.tokenizer = AutoTokenizer.from_pretrained(target, local_files_only=True)
@@ -74,20 +76,21 @@ class ReferenceEngine:
 
     def _describe(self, name: str, method: Method, path: Path) -> DrafterInfo:
         checkpoint = Checkpoint(path)
-        config, item = checkpoint.config, self.model.dtype.itemsize
+        item, longest = self.model.dtype.itemsize, self._target_info.max_model_len
         parameters = sum(_count(t.shape) for n, t in checkpoint.tensors.items() if n not in ("d2t", "t2d"))
-        heads = int(config.get("num_key_value_heads") or config["num_attention_heads"])
-        head = int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+        heads = checkpoint.whole("num_attention_heads")
+        head = checkpoint.whole("head_dim", max(1, checkpoint.whole("hidden_size") // heads))
+        heads = checkpoint.whole("num_key_value_heads", heads)
         info = self._target_info.model_dump() | {
             "name": name,
             "path": str(path),
             "config_sha256": _sha256(path / "config.json"),
             "parameters": parameters,
             "weight_bytes": parameters * item,
-            "kv_bytes_per_token": 2 * heads * head * int(config.get("num_hidden_layers", 1)) * item,
-            "vocab_size": int(config["vocab_size"]),
-            "max_model_len": int(config.get("max_position_embeddings") or self._target_info.max_model_len),
-            "architecture": str((config.get("architectures") or ["unknown"])[0]),
+            "kv_bytes_per_token": 2 * heads * head * checkpoint.whole("num_hidden_layers", 1) * item,
+            "vocab_size": checkpoint.whole("vocab_size"),
+            "max_model_len": checkpoint.whole("max_position_embeddings", longest),
+            "architecture": (checkpoint.architectures or ["unknown"])[0],
             "method": method,
             "warnings": self.warnings[name],
         }

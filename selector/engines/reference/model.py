@@ -25,6 +25,20 @@ KeyCache = FixedCache | KeyValues
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
+def usable(device: str) -> torch.device:
+    """The device by its name; raises `SelectorError` when this torch cannot compute there."""
+    reason = "neither cpu nor cuda"
+    if device.partition(":")[0] in ("cpu", "cuda"):
+        try:
+            return torch.empty(1, device=device).device
+        except (RuntimeError, AssertionError) as error:  # a torch without CUDA asserts
+            reason = str(error).partition("\n")[0]
+    raise SelectorError(
+        f"--device {device}: torch {torch.__version__} cannot decode there ({reason}): "
+        "use --device cpu, or cuda where torch finds a GPU"
+    )
+
+
 class DecoderModel:
     """Target or draft model. Only full attention: a sliding window would need another mask and another crop."""
 
@@ -32,7 +46,7 @@ class DecoderModel:
         if not (path / "config.json").is_file():
             raise SelectorError(f"{path}: no config.json there, so not a local model folder; give the path of one")
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped upstream
-        self.path, self.dtype, self.device = path, DTYPES[dtype], torch.device(device)
+        self.path, self.dtype, self.device = path, DTYPES[dtype], usable(device)
         self.pack = pack
         self.model = self._load()
         self.config = self.model.config.get_text_config()
@@ -54,7 +68,13 @@ class DecoderModel:
         self._hooks: list[Any] = []
 
     def _load(self) -> Any:
-        model: Any = AutoModelForCausalLM.from_pretrained(self.path, dtype=self.dtype, local_files_only=True)
+        try:
+            model: Any = AutoModelForCausalLM.from_pretrained(self.path, dtype=self.dtype, local_files_only=True)
+        except (OSError, ValueError) as error:  # what transformers raises for a folder that is no model it knows
+            reason = str(error).partition("\n")[0]
+            raise SelectorError(
+                f"{self.path}: transformers cannot load it ({reason}); give the folder of a causal language model"
+            ) from error
         return model.to(self.device).eval()
 
     def _refuse_windows(self) -> None:

@@ -60,19 +60,20 @@ def verify_sampled(p: Tensor, drafts: list[int], generator: torch.Generator, q: 
 
     `p`: (drafts + 1, vocabulary) target distributions. `q`: (drafts, vocabulary) the distributions the drafts were
     drawn from; None means greedy drafts, a point mass, so a draft x is accepted with probability p(x).
-    A rejected draft is replaced by a draw from max(p - q, 0), normalised.
+    A rejected draft is replaced by a draw from max(p - q, 0), normalised; where q is NaN (a drafter out of its depth)
+    the draft is always rejected and p itself is drawn from.
     """
     n = len(drafts)
     if n:
         x, u = torch.tensor(drafts, device=p.device)[:, None], torch.rand((n, 1), generator=generator, device=p.device)
-        refused = u * (1.0 if q is None else q.gather(1, x)) >= p[:n].gather(1, x)
+        refused = ~(u * (1.0 if q is None else q.gather(1, x)) < p[:n].gather(1, x))  # NaN is below nothing
         for i, no in enumerate(refused[:, 0].tolist()):
             if no:
                 residual = p[i].clone()
                 if q is None:
                     residual[drafts[i]] = 0.0
                 else:
-                    residual = (residual - q[i]).clamp_(min=0)
+                    residual = (residual - q[i].nan_to_num()).clamp_(min=0)
                 return Verdict(i, draw(residual, generator))
     return Verdict(n, draw(p[n], generator))
 
