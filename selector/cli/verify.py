@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from selector.cli import HELP
-from selector.cli.finite import FiniteRange
 from selector.cli.models import policy_engine, reference_engine
 from selector.cli.progress import ProgressLine
 from selector.cli.strategies import MOST_DRAFTS, strategies
 from selector.errors import PolicyError
+from selector.finite import FiniteRange
 from selector.policy_source import read_policy
 from selector.verify import LosslessCheck, LosslessReport, Setting, choose
 from selector.verify.text import report_text

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from selector.cli.finite import FiniteRange
 from selector.errors import MissingExtra, SelectorError
+from selector.finite import FiniteRange
 
 KINDS = {
     "eagle": "Train an EAGLE-1 head: one layer that foretells the target's next hidden state.",

@@ -18,6 +18,8 @@ from selector.measure.served import ServedSettings, measure_served
 from selector.profile import Profile
 from tests.unit.served import servers, workload
 
+pytestmark = pytest.mark.vllm  # scripted servers: slow, not real ones
+
 FAST: dict[str, Any] = {"step_seconds": 0.0005, "token_seconds": 0.0, "draft_seconds": 0.0}
 QUICK = ServedSettings(budget_seconds=1, k_max=2, loads=(1,), prompts_per_class=3, confirm=False, methods=("ngram",))
 

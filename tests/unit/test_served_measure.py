@@ -14,6 +14,8 @@ from selector.recommend import recommend
 from selector.strategy import PLAIN, Strategy
 from tests.unit.served import SCRIPT, SETTINGS, servers, workload
 
+pytestmark = pytest.mark.vllm  # scripted servers: slow, not real ones
+
 
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory: pytest.TempPathFactory) -> Profile:

@@ -21,7 +21,10 @@ from selector.engines.served.port import Port
 from selector.engines.served.process import ServerProcess
 from selector.errors import ServerFailed
 
-pytestmark = pytest.mark.skipif(not reaper.HAS_PROC, reason="looks for leftovers in /proc")
+pytestmark = [
+    pytest.mark.vllm,  # scripted servers, twenty kills: slow
+    pytest.mark.skipif(not reaper.HAS_PROC, reason="looks for leftovers in /proc"),
+]
 
 HERE = Path(__file__).parent
 

@@ -18,6 +18,8 @@ from selector.cli import main
 from selector.profile import load_profile
 from tests.unit.served import COMMAND, ROOT, SCRIPT
 
+pytestmark = pytest.mark.vllm  # scripted servers: slow, not real ones
+
 WORKLOAD = "".join(json.dumps({"prompt": f"say {i}", "class": "c", "max_tokens": 16}) + "\n" for i in range(3))
 
 

@@ -298,6 +298,7 @@ def test_a_shallow_target_takes_an_eagle_head_and_is_refused_for_eagle3(
         train(Options("eagle3", shallow, data, tmp_path, minutes=0, threads=1), lambda _: None)
 
 
+@pytest.mark.embedded
 def test_ctrl_c_leaves_a_checkpoint_that_is_gone_on_with_and_not_overwritten(
     shallow: Path, data: Path, tmp_path: Path
 ) -> None:
