@@ -270,7 +270,8 @@ class StepCosts:
                         pairs.setdefault(b, []).append((contexts[high] - contexts[low]) / (high - low))
             if pairs:
                 nearest = min(pairs, key=lambda b: abs(b - batch))
-                return np.asarray(np.mean(pairs[nearest], axis=0) * (batch / nearest)), seen
+                slope = np.mean(pairs[nearest], axis=0) * (batch / nearest)
+                return np.maximum(slope, 0.0), seen  # no step gets cheaper with context: noise, where it seems so
         return np.zeros(self.draws + 1), []
 
     def prefill_weights(self, method: str, drafter: str | None, prompt_tokens: Array) -> tuple[Array, Array, bool]:

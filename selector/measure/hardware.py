@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -61,11 +63,14 @@ def _memory_bytes() -> int:
 
 
 def _gpu() -> tuple[str | None, int | None]:
+    """Name and bytes of the first GPU, by its driver's own tool: no torch is needed or loaded for it."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return None, None
+    query = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
     try:
-        import torch
-    except ModuleNotFoundError:
+        told = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout
+        name, mebibytes = told.splitlines()[0].rsplit(",", 1)
+        return name.strip(), int(mebibytes) * 2**20
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None, None
-    if not torch.cuda.is_available():
-        return None, None
-    properties = torch.cuda.get_device_properties(0)
-    return properties.name, properties.total_memory

@@ -27,7 +27,6 @@ HEAVY = {
         "selector/engines/reference/*", "selector/adapters/*_model.py", "selector/adapters/*_head.py",
         "selector/adapters/head_layer.py",
         "selector/adapters/branches.py", "selector/embedded/*", "selector/training/*",
-        "selector/measure/hardware.py",  # guarded: names the GPU where torch is there anyway
     ),
     "transformers": ("selector/engines/reference/*", "selector/embedded/convert.py", "selector/training/*"),
     "safetensors": (

@@ -27,6 +27,21 @@ print(" ".join(sorted(third)))
 """
 
 
+SERVED = """
+import sys
+import selector.cli.served, selector.engines.served.endpoint, selector.engines.served.vllm
+from selector.measure.served import ServedMeasurement
+from selector.measure.hardware import sample_hardware
+sample_hardware()
+print(" ".join(sorted({"torch", "transformers", "vllm", "sklearn"} & set(sys.modules))))
+"""
+
+
+def test_measuring_servers_imports_neither_torch_nor_vllm() -> None:
+    done = subprocess.run([sys.executable, "-c", SERVED], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
 def test_the_router_imports_nothing_heavy(tmp_path: Path) -> None:
     for name in HEAVY:  # empty stand-ins: a guarded import would otherwise go unseen where the package is missing
         (tmp_path / name).mkdir()

@@ -132,11 +132,17 @@ def test_a_dying_server_ends_the_load() -> None:
 def test_an_interrupt_closes_the_streams() -> None:
     with FakeOpenAI(Script(step_seconds=0.005)) as server:
         client = Client(server.url)
-        timer = threading.Timer(0.15, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
+
+        def interrupt() -> None:  # once all streams run, however slow the machine
+            while len(server.running) < 4:
+                threading.Event().wait(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt, daemon=True)
+        thread.start()
         with pytest.raises(KeyboardInterrupt):
             run_load(client, jobs(4, tokens=10_000), concurrency=4)
-        timer.join()
+        thread.join()
         for _ in range(100):  # the server finds out when it next writes
             if not server.running:
                 break

@@ -159,3 +159,12 @@ def test_a_sampled_batch_that_was_not_measured_scales_the_nearest_one_s_extra(
     cost = costs.step_seconds("eagle3", "fake-head", 4, batch, 128, "temperature")
     assert cost.seconds[0] == pytest.approx(EXACT.step("eagle3", 4, batch, 128, "greedy") + 0.001 * batch)
     assert cost.extrapolated is flagged
+
+
+def test_noise_never_makes_a_long_context_cheaper(profile: Profile) -> None:
+    rows = [
+        StepCost(method="none", drafted=0, batch=1, context=c, sampling="greedy", step_seconds=(t,))
+        for c, t in ((100, 0.030), (300, 0.020))
+    ]
+    costs = StepCosts(profile.model_copy(update={"step_costs": tuple(rows)}))
+    assert costs.step_seconds("none", None, 0, 1, 1000, "greedy").seconds[0] > 0.019

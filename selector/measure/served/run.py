@@ -133,6 +133,7 @@ class ServedMeasurement:
                 raise
             plan = self.plan()  # it takes no token ids: nothing can be timed beforehand
         journal.add("plan", plan.as_dict())
+        self.progress.begin(plan.total_seconds)  # until now it was a guess
         if plan.total_seconds > 1.1 * self.settings.budget_seconds:
             self.progress.say(
                 f"this takes about {plan.total_seconds / 60:.0f} minutes at least: fewer --method, loads or "
