@@ -33,17 +33,18 @@ def run_load(
     on_done: Callable[[Finished], None] | None = None,
     gauges: Callable[[], Gauges] | None = None,
     poll_seconds: float = 1.0,
+    enough: Callable[[int], bool] | None = None,
 ) -> LoadResult:
     """Send the jobs in order with `concurrency` in flight, a finished one replaced at once.
 
     warm_up: how many of the first finished requests count for nothing. gauges: asked every `poll_seconds`, in a thread
-    (`client.gauges`). A failed request is recorded and the rest goes on; the first failure is raised when five come in
-    a row or nothing succeeds at all. Ctrl-C closes all streams. Whoever reads counters around a load calls
-    `client.prepare()` before, lest its probes be counted.
+    (`client.gauges`). enough: asked before job i is sent; True ends the load there. A failed request is recorded and
+    the rest goes on; the first failure is raised when five come in a row or nothing succeeds at all. Ctrl-C closes all
+    streams. Whoever reads counters around a load calls `client.prepare()` before, lest its probes be counted.
     """
     if concurrency < 1 or not jobs:
         raise ValueError("run_load needs jobs and a concurrency of at least 1")
-    return asyncio.run(_Load(client, jobs, concurrency, warm_up, on_done).run(gauges, poll_seconds))
+    return asyncio.run(_Load(client, jobs, concurrency, warm_up, on_done, enough).run(gauges, poll_seconds))
 
 
 @dataclass
@@ -53,6 +54,7 @@ class _Load:
     concurrency: int
     warm_up: int
     on_done: Callable[[Finished], None] | None
+    enough: Callable[[int], bool] | None = None
     finished: list[Finished] = field(default_factory=list)
     begun: float = 0.0
     in_flight: int = 0
@@ -84,6 +86,8 @@ class _Load:
 
     async def _work(self, session: Session, waiting: Iterator[tuple[int, Job]]) -> None:
         for index, job in waiting:  # shared by all workers: one at a time takes the next
+            if self.enough is not None and self.enough(index):
+                break
             self.in_flight += 1
             sent = time.monotonic()
             if self.in_flight == self.concurrency < len(self.jobs) and self.full_from is None:

@@ -33,11 +33,12 @@ OnDone = Callable[[str, Request, Finished], None]
 
 def decode_all(
     server: OpenServer, wanted: Iterable[Wanted], concurrency: int, seed: int, on_done: OnDone, *,
-    keep_full: bool = False,
+    keep_full: bool = False, enough: Callable[[int], bool] | None = None,
 ) -> LoadResult | None:  # fmt: skip
     """Run requests and hand each finished one over, the failed ones too; None: there was nothing to run.
 
     `keep_full`: further requests (not handed over) follow, so that the batch is full until the last wanted one ends.
+    `enough(i)`: whether to end before the i-th.
     """
     items = list(wanted)
     if not items:
@@ -50,7 +51,9 @@ def decode_all(
             on_done(*items[finished.index], finished)
 
     gauges = server.client.gauges if concurrency > 1 else None  # one request alone never waits
-    return run_load(server.client, [*jobs, *fillers], concurrency=concurrency, on_done=done, gauges=gauges)
+    return run_load(
+        server.client, [*jobs, *fillers], concurrency=concurrency, on_done=done, gauges=gauges, enough=enough
+    )
 
 
 def taking_turns(by_class: Mapping[str, Sequence[Request]]) -> Iterator[Wanted]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from selector.measure.hardware import sample_hardware
 from selector.measure.journal import Journal
 from selector.measure.progress import Progress, Silent
 from selector.measure.run import changed, journalled
+from selector.measure.served.clock import Clock
 from selector.measure.served.confirm import Config, confirming
 from selector.measure.served.launches import Launch, fixed_launch
 from selector.measure.served.plan import ServedPlan, ServedSpeed
@@ -36,6 +38,8 @@ _FAILURES = (ServerFailed, RequestFailed, MeasurementFailed)
 
 class ServedMeasurement:
     """One profiling run over servers; `run` may be called again on the same journal after an interruption."""
+
+    clock: Clock  # set where `run` begins
 
     def __init__(
         self, servers: Servers, workload: Workload, settings: ServedSettings, progress: Progress | None = None
@@ -66,6 +70,8 @@ class ServedMeasurement:
             journal.add("started", {"at": self.started})
         if "hardware" not in journal:
             journal.add("hardware", sample_hardware().model_dump())
+        asked = self.settings.prompts_per_class is not None  # a number of prompts asked for is kept to
+        self.clock = Clock(math.inf if asked else self.settings.budget_seconds, journal)
         self.progress.begin((_planned(journal) or self.plan()).total_seconds)
         with self._stage(self.scope.launches[0].name, journal):
             self._first(journal)
@@ -147,11 +153,17 @@ class ServedMeasurement:
         def measure(server: OpenServer) -> None:
             stages = self._stages(journal, server)
             if launch.strategy.drafter:
-                stages.live(launch)
+                stages.live(launch, self._live_over(stages.plan, launch))
             self._costs(journal, stages, launch)
             stages.check_speculation(launch.strategy.method)
 
         self._or_skipped(journal, name, lambda: self._on(journal, launch, measure))
+
+    def _live_over(self, plan: ServedPlan, launch: Launch) -> Callable[[], bool]:
+        """Whether acceptance on this server has had its share of the budget."""
+        later = self.scope.launches[self.scope.launches.index(launch) + 1 :]
+        step_seconds = plan.step_seconds / len(self.scope.launches)
+        return self.clock.deadline(self.clock.for_acceptance(plan, launch, later, step_seconds))
 
     def _or_skipped(self, journal: Journal, name: str, work: Callable[[], None]) -> None:
         """Do it, or write down why not: the run goes on either way."""
@@ -202,24 +214,27 @@ class ServedMeasurement:
         everything = tuple(self.scope.prompts(plan))
         if "queue" not in journal:
             journal.add("queue", {"configs": [c.as_dict() for c in self._queue(journal, plan, everything)]})
-        for config in map(Config.of, journal["queue"]["configs"]):
-            self._confirm_one(journal, config, "main")
+        arms = [(config, "main") for config in map(Config.of, journal["queue"]["configs"])]
         if self.scope.launches[0].strategy == PLAIN:
-            self._confirm_one(journal, Config(PLAIN, everything), "aa")
+            arms.append((Config(PLAIN, everything), "aa"))
+        for done, (config, arm) in enumerate(arms):
+            self._confirm_one(journal, config, arm, self.clock.share(plan, len(arms) - done))
 
     def _queue(self, journal: Journal, plan: ServedPlan, classes: tuple[str, ...]) -> list[Config]:
         """What is confirmed; of servers that run already, each but the first."""
         if self.servers.running is not None:
             return [Config(launch.strategy, classes) for launch in self.scope.launches[1:]]
         unchecked = self._profile(journal, complete=False)
-        return confirming(unchecked, plan.confirm_launches, self.settings.loads, self.settings.seed)
+        return confirming(unchecked, self.clock.arms(plan), self.settings.loads, self.settings.seed)
 
-    def _confirm_one(self, journal: Journal, config: Config, arm: str) -> None:
+    def _confirm_one(self, journal: Journal, config: Config, arm: str, seconds: float) -> None:
+        """End-to-end cells of one configuration, in so many seconds with its start."""
         name = f"confirm {config.strategy.label}" + (" again" if arm == "aa" else "")
         launch = fixed_launch(config.strategy, self.settings.loads, name)
+        over = self.clock.deadline(seconds)
 
         def measure(server: OpenServer) -> None:
-            self._stages(journal, server).cells(config.strategy, config.classes, arm)
+            self._stages(journal, server).cells(config.strategy, config.classes, arm, over)
 
         self._or_skipped(journal, name, lambda: self._on(journal, launch, measure))
 

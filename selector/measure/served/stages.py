@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from selector.counters import SpeculationCounters, did_not_run
@@ -16,7 +16,7 @@ from selector.measure.journal import Journal
 from selector.measure.progress import Progress
 from selector.measure.served.confirm import cell_key
 from selector.measure.served.launches import Launch, StepProbe
-from selector.measure.served.plan import PREFILL_LENGTHS, PREFILL_REPEATS, ServedPlan, ServedSpeed
+from selector.measure.served.plan import MIN_PROMPTS, PREFILL_LENGTHS, PREFILL_REPEATS, ServedPlan, ServedSpeed, rounds
 from selector.measure.served.probes import (
     ProbeTime,
     StepTimer,
@@ -32,6 +32,7 @@ from selector.workload import Request
 
 #: Seconds of load, polled once a second, from which the gauges' maximum is believed.
 LEAST_POLLED = 4.0
+BUDGET_USED = "the budget was used up (--budget)"
 _SPEED_CONTEXT = 128
 _SPEED_TEXT = tuple(range(300, 360))
 
@@ -68,16 +69,28 @@ class Stages:
         decode_all(self.server, todo, max(self.scope.settings.loads), self.seed, done)
         self._note("plain outputs", failures)
 
-    def live(self, launch: Launch) -> None:
-        """Accepted counts of every step at the launch's k, at its largest batch."""
+    def live(self, launch: Launch, over: Callable[[], bool] = lambda: False) -> None:
+        """Accepted counts of every step at the launch's k, at its largest batch.
+
+        Ends early when `over()`, but not before every class has the least prompts and those that are confirmed.
+        """
         batch, family, k = launch.max_batch, launch.strategy.family, launch.strategy.k
         self.progress.stage(f"acceptance: {launch.strategy.method} k={k}")
         todo = [
             (c, r) for c, r in taking_turns(self.prompts) if f"live/{c}/{family}/{k}/{r.digest}" not in self.journal
         ]
         each = self.plan.live_seconds / max(1, self.scope.drafters * self._count)
-        self.progress.skip(each * (self._count - len(todo)))
-        failures = Failures()
+        run_before = self._count - len(todo)
+        self.progress.skip(each * run_before)
+        failures, sent = Failures(), 0
+        least = max(MIN_PROMPTS, self.plan.confirm_prompts) * len(self.prompts)
+
+        def enough(index: int) -> bool:
+            nonlocal sent
+            if run_before + index >= least and over():
+                return True
+            sent = max(sent, index + 1)
+            return False
 
         def done(name: str, request: Request, finished: Finished) -> None:
             if finished.answer is None:
@@ -87,7 +100,8 @@ class Stages:
                 self.journal.add(f"live/{name}/{family}/{k}/{request.digest}", entry)
             self.progress.advance(each)
 
-        decode_all(self.server, todo, batch, self.seed, done, keep_full=True)
+        decode_all(self.server, todo, batch, self.seed, done, keep_full=True, enough=enough)
+        self.progress.skip(each * max(0, len(todo) - sent))
         self._note(f"{family} k={k}", failures)
 
     def steps(self, launch: Launch) -> None:
@@ -122,27 +136,35 @@ class Stages:
                         "seconds": timer.prefill_seconds(self.server, tokens, repeat),
                     })  # fmt: skip
 
-    def cells(self, strategy: Strategy, classes: Sequence[str], arm: str) -> None:
-        """Every class alone, end to end, at the smallest and the largest load."""
+    def cells(
+        self, strategy: Strategy, classes: Sequence[str], arm: str, over: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Every class alone, end to end, at the smallest and the largest load; those left when `over()` are named."""
         loads = self.scope.settings.loads
         share = 2 * len(classes) * (2 + self.plan.confirm_launches)
-        for load in sorted({min(loads), max(loads)}):
-            for name in classes:
+        left = []
+        for name in classes:
+            for load in sorted({min(loads), max(loads)}):
                 self.progress.stage(f"end to end: {strategy.label}, {name} at load {load}")
                 if cell_key(name, strategy, load, arm) in self.journal:
                     self.progress.skip(self.plan.confirm_seconds / share)
-                    continue
-                self._cell(strategy, name, load, arm)
-                self.progress.advance(self.plan.confirm_seconds / share)
+                elif over():
+                    left.append(f"{name} at load {load}")
+                    self.progress.skip(self.plan.confirm_seconds / share)
+                else:
+                    self._cell(strategy, name, load, arm)
+                    self.progress.advance(self.plan.confirm_seconds / share)
+        if left:
+            what = f"end to end, {strategy.label}" + (" again" if arm == "aa" else "")
+            self.journal.add(f"skipped/{what}", {"what": f"{what}: {', '.join(left)}", "reason": BUDGET_USED})
 
     def _cell(self, strategy: Strategy, name: str, load: int, arm: str) -> None:
         """One closed-load run, in the journal as a whole or not at all: its requests ran side by side.
 
-        At load B the prompts are repeated until 2 B requests have run (there is no prefix cache to help a repeat), and
-        more follow so that the last ones run at the full load too.
+        At load B the prompts are repeated (`rounds`; there is no prefix cache to help a repeat), and more follow so
+        that the last ones run at the full load too.
         """
         requests = self.prompts[name][: self.plan.confirm_prompts]
-        rounds = max(1, -(-2 * load // len(requests))) if load > 1 else 1
         runs: list[dict[str, Any]] = []
         failures, seen = Failures(), dict[str, int]()
 
@@ -154,7 +176,7 @@ class Stages:
             seen[request.digest] = repeat + 1
             runs.append(run_entry(request, repeat, finished.answer))
 
-        todo = [(name, r) for _ in range(rounds) for r in requests]
+        todo = [(name, r) for _ in range(rounds(load, len(requests))) for r in requests]
         result = decode_all(self.server, todo, load, self.seed, done, keep_full=True)
         self._note(f"{strategy.label}, {name} at load {load}", failures)
         if not runs or result is None:
