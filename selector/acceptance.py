@@ -41,6 +41,7 @@ class Acceptances:
 
     def __init__(self, profile: Profile) -> None:
         self.incomplete: list[str] = []
+        self._valid_k = profile.valid_k
         recordings: dict[str, dict[str, Recording]] = {}
         for r in profile.recordings:
             recordings.setdefault(r.request_class, {})[r.id] = r
@@ -64,6 +65,11 @@ class Acceptances:
         self._recordings = {c: self._shared(c, recordings[c]) for c in self._classes}
         self.prompts = {c: len(rs) for c, rs in self._recordings.items()}
         self._widths: dict[tuple[str, str], Array] = {}
+
+    def valid_k(self, family: Strategy) -> tuple[int, ...]:
+        """Every k of a family that an engine would take, up to the family's own."""
+        every = range(1, family.k + 1)
+        return tuple(k for k in every if k in self._valid_k.get(greedy_family(family.family), every))
 
     def _share_greedy(self, families: Iterable[str]) -> None:
         """Greedy requests are drafted for greedily under either draft sampling: one replay stands for both."""
@@ -120,13 +126,16 @@ class Acceptances:
         return self._as_counts(request_class, self._widths[key][:, strategy.k - 1, : strategy.k + 1])
 
     def _from_live(self, request_class: str, live: LiveAcceptance, k: int) -> Counts:
-        """Steps that the plain recordings would take at the live walks' tau; every step drafts k."""
+        """Steps that the plain recordings would take at the live walks' tau and the widths seen there."""
         emitted = np.array([r.output_tokens - 1.0 for r in self._recordings[request_class]])
         ids = self.ids(request_class)
         known = [i for i in ids if i in live.ids]
         tau = dict(zip(known, live.tau(k, known), strict=True))
+        steps = emitted / np.array([tau.get(i, 1.0) for i in ids])  # not known: an output of one token
         widths = np.zeros((len(ids), k + 1))
-        widths[:, k] = emitted / np.array([tau.get(i, 1.0) for i in ids])  # not known: an output of one token
+        widths[:, k] = 1.0
+        widths[[i in live.ids for i in ids]] = live.widths(k, known)
+        widths *= steps[:, None]
         return self._as_counts(request_class, widths, inferred=live.is_inferred(k))
 
     def _as_counts(self, request_class: str, widths: Array, *, inferred: bool = False) -> Counts:
@@ -181,7 +190,9 @@ class Acceptances:
             return (0,) * emitted
         if (live := self._live.get((request_class, strategy.family))) is not None:
             steps = emitted / float(live.tau(strategy.k, [recording.id])[0])
-            return (strategy.k,) * max(1, round(steps))
+            shares = live.widths(strategy.k, [recording.id])[0]
+            ends = np.round(np.cumsum(shares) * max(1, round(steps))).astype(int)
+            return tuple(w for w, n in enumerate(np.diff(ends, prepend=0)) for _ in range(n))
         accepted, proposed = self._replayed(request_class, strategy.family, recording)
         return walk(accepted, strategy.k, proposed).drafted_per_step
 

@@ -212,6 +212,8 @@ class Profile(Frozen):
     temperature_bands: tuple[float, ...] | None = None
     classes: tuple[ClassInfo, ...]
     k_max: Width
+    #: Family -> every k that its drafter allows, where that is not all of 1..k_max.
+    valid_k: dict[str, tuple[Width, ...]] = Field(default_factory=dict)
     loads: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
     recordings: tuple[Recording, ...]
     replays: tuple[Replay, ...]

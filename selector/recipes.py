@@ -52,12 +52,34 @@ class ScheduleSupport(Frozen):
     note: str
 
 
+class Requires(Frozen):
+    """What an engine needs beyond itself to run a method; what is left out is not needed.
+
+    runner: the only one that has it; platforms: those that have it (vLLM's `device_type`); package: importable in the
+    engine's environment, `install` says how it gets there; target_config: one of these keys of the target's config
+    counts something above 0.
+    """
+
+    runner: Literal["V1", "V2"] | None = None
+    platforms: tuple[str, ...] = ()
+    package: str | None = None
+    install: str | None = None
+    target_config: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _package_can_be_had(self) -> Self:
+        if (self.package is None) != (self.install is None):
+            raise ValueError("give package and install together")
+        return self
+
+
 class EngineSpelling(Frozen):
     """How one serving engine is told. `schedule`: what the keys of its k-by-batch-size table mean."""
 
     versions: str
     supported: bool
     reason: str | None = None
+    requires: Requires = Requires()
     settings: dict[str, Setting] = Field(default_factory=dict)
     schedule: Literal["none", "honours", "lower bounds", "upper bounds"]
     traps: tuple[str, ...]

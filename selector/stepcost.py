@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from selector.errors import NotMeasured
 from selector.profile import Profile, Sampling
-from selector.strategy import DraftSampleMethod
+from selector.strategy import LOOKUP_METHODS, DraftSampleMethod
 
 Array = NDArray[np.float64]
 #: Method, drafter, how drafts are chosen: what a cost row belongs to apart from the sampling kind.
@@ -199,7 +199,7 @@ class StepCosts:
         """By batch, the drafted counts measured with this sampler and its extra seconds there, [draws + 1, counts]."""
         if (source, kind) not in self._known_extras:
             found: dict[int, tuple[Array, Array]] = {}
-            zero = (0,) if source[0] == "ngram" else ()  # a step without a proposal is a plain step
+            zero = (0,) if source[0] in LOOKUP_METHODS else ()  # a step without a proposal is a plain step
             for batch, rows in self._rows.get((source, kind), {}).items():
                 extra: dict[int, Array] = {}
                 for d in sorted({*rows, *zero}):
@@ -242,7 +242,7 @@ class StepCosts:
     def _nodes(self, source: Source, kind: Sampling, batch: int) -> dict[int, Array]:
         """Seconds by measured drafted count at a measured batch."""
         nodes = {d: self._at_context(source, kind, batch, c) for d, c in self._rows[(source, kind)][batch].items()}
-        if source[0] == "ngram" and 0 not in nodes:  # a step without a proposal is a plain step
+        if source[0] in LOOKUP_METHODS and 0 not in nodes:  # a step without a proposal is a plain step
             nodes[0] = self.line("none", None, np.zeros(1), batch, kind).seconds[:, 0]
         return nodes
 
@@ -278,10 +278,10 @@ class StepCosts:
         """Linear weights [prompts, nodes] and node seconds [draws + 1, nodes]: seconds = nodes @ weights.T.
 
         Linear above the longest measured prompt (flagged), constant below the shortest (an upper bound). A method
-        without rows of its own uses plain ones: right for n-gram, flagged for drafters that prefill too.
+        without rows of its own uses plain ones: right for lookup in process, flagged for drafters that prefill too.
         """
         source = (method, drafter)
-        borrowed = source not in self._prefills and method not in ("none", "ngram")
+        borrowed = source not in self._prefills and method not in ("none", *LOOKUP_METHODS)
         if source not in self._prefills:
             source = ("none", None)
         if source not in self._prefills:

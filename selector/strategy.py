@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Method = Literal["none", "ngram", "draft_model", "eagle", "eagle3"]
-METHODS: tuple[Method, ...] = ("none", "ngram", "draft_model", "eagle", "eagle3")
-#: Methods whose proposals come from a model with weights of its own.
-MODEL_METHODS: frozenset[str] = frozenset({"draft_model", "eagle", "eagle3"})
+Method = Literal["none", "ngram", "draft_model", "eagle", "eagle3", "suffix", "mtp", "medusa", "dflash"]
+METHODS: tuple[Method, ...] = get_args(Method)
+#: Methods whose proposals come from a model with weights of its own, beside the target.
+MODEL_METHODS: frozenset[str] = frozenset({"draft_model", "eagle", "eagle3", "medusa", "dflash"})
+#: Methods that a serving engine can run and the reference engine of this package cannot.
+SERVED_METHODS: frozenset[str] = frozenset({"suffix", "mtp", "medusa", "dflash"})
+#: Methods that look drafts up in text: no weights, no prefill, and the text decides how many tokens a step drafts.
+LOOKUP_METHODS: frozenset[str] = frozenset({"ngram", "suffix"})
+#: Methods whose k must not follow the batch size: with a smaller k the engine stops (vLLM 0.32).
+FIXED_K_METHODS: frozenset[str] = frozenset({"suffix", "medusa"})
+#: Methods whose drafts may be drawn from the drafter's distribution.
+DRAWING_METHODS: frozenset[str] = frozenset({"draft_model", "eagle", "eagle3"})
 #: How a model drafter's tokens are chosen for sampled requests; greedy requests are always drafted for greedily.
 DraftSampleMethod = Literal["greedy", "probabilistic"]
 _PROBABILISTIC = " probabilistic"
@@ -45,7 +53,7 @@ class Strategy(Frozen):
             raise ValueError(
                 f"method {self.method!r} with drafter = {self.drafter!r}: model drafters need a name, others take none"
             )
-        if self.draft_sample_method != "greedy" and self.method not in MODEL_METHODS:
+        if self.draft_sample_method != "greedy" and self.method not in DRAWING_METHODS:
             raise ValueError(f"method {self.method!r} draws no drafts: draft_sample_method must be 'greedy'")
         window = (self.lookup_min, self.lookup_max)
         if (self.method == "ngram") != (None not in window):

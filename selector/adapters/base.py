@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from selector.adapters.checkpoint import Checkpoint
+from selector.adapters.widths import Widths
 from selector.strategy import Method, Strategy
 
 if TYPE_CHECKING:
@@ -100,6 +101,9 @@ class Adapter(Protocol):
 
     def check(self, drafter: Checkpoint, target: Checkpoint) -> list[str]:
         """Warnings about the pair; raises `DrafterMismatch` saying what differs and what to use instead."""
+
+    def widths(self, drafter: Checkpoint | None, target: Checkpoint) -> Widths:
+        """Which k the checkpoints allow; `drafter` None where the method has none."""
 
     def vllm(self, strategy: Strategy, drafter_path: str | None) -> dict[str, Any] | None:
         """The mapping for vLLM's `speculative_config`; None: leave the key out."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from selector.adapters.base import INSTEAD
 from selector.adapters.checkpoint import Checkpoint
 from selector.adapters.recognise import confirm
+from selector.adapters.widths import ANY, Widths
 from selector.errors import DrafterMismatch
 from selector.strategy import Method, Strategy
 
@@ -35,6 +36,10 @@ class DraftModelAdapter:
                 f"the target's ({weights[1]:,}): swapped?"
             ]
         return []
+
+    def widths(self, drafter: Checkpoint | None, target: Checkpoint) -> Widths:
+        """Any k."""
+        return ANY
 
     def vllm(self, strategy: Strategy, drafter_path: str | None) -> dict[str, Any] | None:
         """The method is always named: vLLM would guess it from the path."""

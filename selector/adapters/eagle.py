@@ -9,6 +9,7 @@ from selector.adapters.checkpoint import Checkpoint
 from selector.adapters.head_checks import check_head
 from selector.adapters.head_config import eagle_config
 from selector.adapters.recognise import confirm
+from selector.adapters.widths import ANY, Widths
 from selector.errors import DrafterMismatch
 from selector.strategy import Method, Strategy
 
@@ -31,6 +32,10 @@ class EagleAdapter:
         if drafter.config.get("layer_types"):
             warnings.append("vLLM 0.32 refuses eagle with layer_types in its config.json: take that key out")
         return warnings
+
+    def widths(self, drafter: Checkpoint | None, target: Checkpoint) -> Widths:
+        """Any k."""
+        return ANY
 
     def vllm(self, strategy: Strategy, drafter_path: str | None) -> dict[str, Any] | None:
         """The method is always named: without it a head whose path lacks `eagle-` runs as a draft model."""

@@ -12,6 +12,7 @@ from selector.adapters.checkpoint import Checkpoint
 from selector.adapters.head_checks import check_head
 from selector.adapters.head_config import LAYER_IDS, HeadConfig, aux_layers, eagle3_config, eagle_section
 from selector.adapters.recognise import confirm
+from selector.adapters.widths import ANY, Widths
 from selector.errors import DrafterMismatch
 from selector.strategy import Method, Strategy
 
@@ -47,6 +48,10 @@ class Eagle3Adapter:
         warnings += _d2t_maps(drafter, head)
         _layers_fit(drafter, head, target.whole("num_hidden_layers"))
         return warnings + _ignored_keys(drafter)
+
+    def widths(self, drafter: Checkpoint | None, target: Checkpoint) -> Widths:
+        """Any k."""
+        return ANY
 
     def vllm(self, strategy: Strategy, drafter_path: str | None) -> dict[str, Any] | None:
         """The method is always named: without it a head whose path lacks `eagle3` runs as a draft model."""

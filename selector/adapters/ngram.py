@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from selector.adapters.checkpoint import Checkpoint
+from selector.adapters.widths import ANY, Widths
 from selector.strategy import Method, Strategy
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ class NgramAdapter:
     def check(self, drafter: Checkpoint, target: Checkpoint) -> list[str]:
         """Text alone decides; nothing can mismatch."""
         return []
+
+    def widths(self, drafter: Checkpoint | None, target: Checkpoint) -> Widths:
+        """Any k."""
+        return ANY
 
     def vllm(self, strategy: Strategy, drafter_path: str | None) -> dict[str, Any] | None:
         """Both window ends are told: vLLM's default of 5..5 is strict."""

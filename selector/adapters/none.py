@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from selector.adapters.checkpoint import Checkpoint
+from selector.adapters.widths import ANY, Widths
 from selector.strategy import Method, Strategy
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ class NoneAdapter:
     def check(self, drafter: Checkpoint, target: Checkpoint) -> list[str]:
         """Nothing can mismatch."""
         return []
+
+    def widths(self, drafter: Checkpoint | None, target: Checkpoint) -> Widths:
+        """Any k."""
+        return ANY
 
     def vllm(self, strategy: Strategy, drafter_path: str | None) -> dict[str, Any] | None:
         """Plain decoding is the absence of the key."""

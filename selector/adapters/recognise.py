@@ -29,7 +29,8 @@ def recognise(checkpoint: Checkpoint) -> Method:
     seen = f"{', '.join(names[:_NAMED])}{f' and {len(names) - _NAMED} more' if len(names) > _NAMED else ''}"
     raise DrafterMismatch(
         f"{checkpoint.path}: neither an EAGLE head (layers.0 or midlayer, with fc) nor a whole model (with an "
-        f"embedding): it holds {seen or 'no safetensors file'}; give a folder of one of these"
+        f"embedding): it holds {seen or 'no safetensors file'}; give a folder of one of these, or name the method of "
+        "what tensors do not tell: medusa=PATH, dflash=PATH"
     )
 
 

@@ -36,7 +36,8 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
     (
         ("--method", "methods"),
         {"type": click.Choice([m for m in METHODS if m != "none"]), "multiple": True},
-        "engine vllm: measure these methods only; may repeat.  [default: ngram and every drafter's]",
+        "engine vllm: measure these methods only; may repeat.  [default: ngram, every drafter's, and suffix and mtp "
+        "where they can run]",
     ),
     (
         ("--tensor-parallel",),

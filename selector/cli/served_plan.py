@@ -16,6 +16,7 @@ def served_plan_text(run: ServedMeasurement) -> str:
         lines.append(
             f"  {launch.name}: {visits}; {len(run.scope.probes[launch.name])} steps x {plan.step_repeats} repeats"
         )
+    lines += [f"  not {what}: {reason}" for what, reason in run.scope.unavailable.items()]
     if settings.confirm:
         lines.append(f"  the likeliest {plan.confirm_launches} at a fixed k, then plain decoding again (A/A)")
     loads = " and ".join(str(n) for n in sorted({min(settings.loads), max(settings.loads)}))

@@ -8,14 +8,15 @@ from selector.acceptance import Acceptances
 from selector.strategy import METHODS, PLAIN, Strategy
 
 #: Method order of the tie rule: what needs no weights comes before what does.
-_SIMPLICITY = {m: i for i, m in enumerate(("none", "ngram", "eagle", "eagle3", "draft_model"))}
+_ORDER = ("none", "ngram", "suffix", "mtp", "eagle", "eagle3", "medusa", "dflash", "draft_model")
+_SIMPLICITY = {m: i for i, m in enumerate(_ORDER)}
 
 
 def candidates(acceptances: Acceptances) -> list[Strategy]:
-    """Plain decoding, then every replayed family at every k from 1 to its k_max: all of them, as speed need not
-    be monotone in k.
+    """Plain decoding, then every family at every k that its drafter allows, up to its k_max: all of them, as speed
+    need not be monotone in k.
     """
-    return [PLAIN, *(s.with_k(k) for s in acceptances.families.values() for k in range(1, s.k + 1))]
+    return [PLAIN, *(s.with_k(k) for s in acceptances.families.values() for k in acceptances.valid_k(s))]
 
 
 def simplicity(strategy: Strategy) -> tuple[int, int, str]:

@@ -101,7 +101,7 @@ def _from_vllm(config: dict[str, Any], profile: Profile, path: str, load: int) -
     if method == "ngram":
         low, high = config.get("prompt_lookup_min"), config.get("prompt_lookup_max")
         settings |= {"lookup_min": low or high or _VLLM_WINDOW, "lookup_max": high or low or _VLLM_WINDOW}
-    else:
+    elif method not in ("suffix", "mtp"):
         settings["drafter"] = _drafter(str(method), model, profile, path)
         settings["draft_sample_method"] = config.get("draft_sample_method", "greedy")
     try:

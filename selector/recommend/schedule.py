@@ -12,7 +12,7 @@ import optuna
 
 from selector.errors import NotMeasured
 from selector.recommend.arena import Arena, Mix
-from selector.strategy import PLAIN, Strategy
+from selector.strategy import FIXED_K_METHODS, PLAIN, Strategy
 
 MAX_RANGES = 3
 MAX_ENUMERATED = 20_000
@@ -54,7 +54,7 @@ def schedule(arena: Arena, strategy: Strategy, mix: Mix, seed: int) -> tuple[Str
         return PLAIN, None, []
     grid = _grid(arena, strategy, mix)
     slower = [b for b, row in zip(grid.batches, grid.values, strict=True) if max(row) < 1]
-    if len(grid.batches) == 1:
+    if len(grid.batches) == 1 or strategy.method in FIXED_K_METHODS:
         return strategy, None, slower
     ks = best_ranges(grid, seed)
     ranges = as_ranges((*grid.batches[:-1], max(arena.profile.loads)), ks)  # the last k carries on to the largest load
@@ -62,10 +62,13 @@ def schedule(arena: Arena, strategy: Strategy, mix: Mix, seed: int) -> tuple[Str
 
 
 def _grid(arena: Arena, strategy: Strategy, mix: Mix) -> Grid:
-    k_max = max(s.k for s in arena.candidates if s.family == strategy.family)
+    known = {s.k for s in arena.candidates if s.family == strategy.family}
     batches, rows = [], []
     for batch in sorted({*arena.profile.loads, arena.load}):
-        row = [_value(arena, strategy.with_k(k), mix, batch) for k in range(1, k_max + 1)]
+        row = [
+            _value(arena, strategy.with_k(k), mix, batch) if k in known else -math.inf
+            for k in range(1, max(known) + 1)
+        ]
         if batch == arena.load:  # decided already, by the tie rule
             row = [v if k == strategy.k else -math.inf for k, v in enumerate(row, 1)]
         if max(row) > 0:

@@ -25,7 +25,7 @@ from selector.engines.reference.loop import decode
 from selector.engines.reference.model import DecoderModel
 from selector.engines.reference.stepper import Sampler
 from selector.measure.plan import pick_prompts
-from selector.strategy import METHODS, PLAIN, Method, Strategy
+from selector.strategy import METHODS, PLAIN, SERVED_METHODS, Method, Strategy
 from selector.workload import Request, load_workload
 from tests.benchmarks.speed_page import Run, page
 
@@ -139,7 +139,7 @@ def main(prompts: int, tokens: int, repeats: int, classes: Sequence[str], comman
     engine = ReferenceEngine(embedded_target(), TARGET_NAME, {})
     unpacked = DecoderModel(embedded_target(), "float32", "cpu", pack=False)
     arms = [
-        *ours(engine, engine.model, "ours", list(METHODS), tokens),
+        *ours(engine, engine.model, "ours", [m for m in METHODS if m not in SERVED_METHODS], tokens),
         *ours(engine, unpacked, "ours unpacked", ["none", "ngram", "draft_model"], tokens),
         *theirs(engine, tokens),
     ]

@@ -56,7 +56,7 @@ def test_the_command_takes_urls_with_strategies(tmp_path: Path) -> None:
     with FakeOpenAI(Script(step_seconds=0.001)) as plain, FakeOpenAI(Script(step_seconds=0.001, k=2)) as fast:
         arguments = [
             "profile", "--engine", "endpoint", "--base-url", f"none={plain.url}/v1", "--base-url",
-            f"ngram 2..4 k=2={fast.url}", "--workload", str(tmp_path / "w.jsonl"), "--loads", "1", "--budget", "1s",
+            f"ngram 2..4 k=2={fast.url}", "--workload", str(tmp_path / "w.jsonl"), "--loads", "1", "--budget", "30s",
             "--out", str(out),
         ]  # fmt: skip
         result = CliRunner().invoke(main, arguments)

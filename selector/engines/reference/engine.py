@@ -16,6 +16,7 @@ from selector.adapters.base import Drafter, Drafts, DraftSampling, Recording, Sa
 from selector.adapters.checkpoint import Checkpoint
 from selector.adapters.ngram_model import NgramDrafter
 from selector.adapters.recognise import refuse_as_target
+from selector.adapters.served_only import only_served
 from selector.engines.base import Acceptance, Generation, TokenScores
 from selector.engines.reference.loop import decode
 from selector.engines.reference.model import DecoderModel
@@ -23,9 +24,9 @@ from selector.engines.reference.record import record
 from selector.engines.reference.sampling import probabilities
 from selector.engines.reference.scoring import score
 from selector.engines.reference.stepper import Sampler, Stepper
-from selector.errors import SelectorError
+from selector.errors import DrafterMismatch, SelectorError
 from selector.profile import DrafterInfo, EngineInfo, ModelInfo, Sampling
-from selector.strategy import PLAIN, Method, Strategy
+from selector.strategy import PLAIN, SERVED_METHODS, Method, Strategy
 from selector.workload import Request
 
 STEPS_PER_TIMING = 2
@@ -65,6 +66,8 @@ class ReferenceEngine:
 
     @staticmethod
     def _check(method: Method, path: Path, target: Path) -> tuple[str, ...]:
+        if method in SERVED_METHODS:
+            raise DrafterMismatch(f"{path}: {only_served(method)}")
         return tuple(adapter(method).check(Checkpoint(path), Checkpoint(target)))
 
     @staticmethod

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from selector.engines.served.client import Client
 from selector.profile import DrafterInfo, EngineInfo, ModelInfo
-from selector.strategy import Strategy
+from selector.strategy import Method, Strategy
 
 Schedule = tuple[tuple[int, int, int], ...]
 
@@ -45,6 +45,15 @@ class Servers(Protocol):
     @property
     def settings(self) -> Mapping[str, object]:
         """What a journal must agree on to be continued."""
+
+    def unmet(self, method: Method, *, asked: bool) -> str | None:
+        """Why a server of this method would not start, as far as can be told beforehand; None: nothing is known.
+
+        `asked`: by the user; what nobody asked for is not tried where its requirements cannot be looked at.
+        """
+
+    def valid_k(self, strategy: Strategy) -> tuple[int, ...]:
+        """Every k from 1 to the strategy's own that its checkpoints allow."""
 
     def open(
         self, strategy: Strategy, *, schedule: Schedule | None, max_batch: int

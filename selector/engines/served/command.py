@@ -41,6 +41,15 @@ class Launcher:
     note: str | None = None  #: why it is not the command one would expect, for the user
     known_version: str | None = None
 
+    @property
+    def python(self) -> str | None:
+        """The interpreter of vLLM's environment; None where that cannot be told (a --launch template)."""
+        if self.before[1:] == API_SERVER:
+            return self.before[0]
+        if self.before[1:] == ("serve",) and not self.after:
+            return next((str(p) for p in _pythons(Path(self.before[0]))), None)
+        return None
+
     def argv(self, arguments: Sequence[str]) -> tuple[str, ...]:
         """The whole command; `arguments` are those behind `vllm serve`: the model first, if named, then options."""
         given = tuple(arguments)

@@ -51,6 +51,14 @@ class EndpointServers:
         """Where the servers are."""
         return {"engine": "endpoint", "urls": {s.label: url for s, url in self.urls.items()}}
 
+    def unmet(self, method: Method, *, asked: bool) -> str | None:
+        """They run already."""
+        return None
+
+    def valid_k(self, strategy: Strategy) -> tuple[int, ...]:
+        """The one that runs."""
+        return (strategy.k,)
+
     @contextmanager
     def open(self, strategy: Strategy, *, schedule: Schedule | None, max_batch: int) -> Iterator[OpenServer]:
         """The running server of this strategy; it is neither started nor stopped."""

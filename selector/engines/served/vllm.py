@@ -19,8 +19,10 @@ from selector.engines.served.command import Launcher
 from selector.engines.served.models import drafter_info, local_folder, model_info
 from selector.engines.served.options import ServeOptions, arguments
 from selector.engines.served.process import ServerProcess
+from selector.engines.served.requirements import Surroundings, unmet
 from selector.errors import ServerFailed
 from selector.profile import DrafterInfo, EngineInfo, ModelInfo
+from selector.recipes import load_recipes
 from selector.strategy import MODEL_METHODS, Method, Strategy
 
 #: Environment variables that change what vLLM does; those set here or by the user are recorded.
@@ -102,6 +104,21 @@ class VllmServers:
 
     def _environment(self) -> dict[str, str]:
         return {k: v for k, v in sorted((os.environ | dict(self.options.environment)).items()) if _TELLING.fullmatch(k)}
+
+    def unmet(self, method: Method, *, asked: bool) -> str | None:
+        """By the recipe's requirements: runner, package, platform, what the target's checkpoint holds."""
+        folder = local_folder(self.model)
+        config = Checkpoint(folder).config if folder is not None else None
+        around = Surroundings(self.launcher.python, os.environ | dict(self.options.environment), config)
+        return unmet(load_recipes()[method], around, asked=asked)
+
+    def valid_k(self, strategy: Strategy) -> tuple[int, ...]:
+        """By what drafter and target say of themselves; all of them where the target's files are not here."""
+        folder = local_folder(self.model)
+        if folder is None:
+            return tuple(range(1, strategy.k + 1))
+        drafter = Checkpoint(Path(self._drafters[strategy.drafter].path)) if strategy.drafter else None
+        return adapter(strategy.method).widths(drafter, Checkpoint(folder)).upto(strategy.k)
 
     def speculative(self, strategy: Strategy, schedule: Schedule | None) -> dict[str, Any] | None:
         """The speculative config of a launch; None for plain decoding."""

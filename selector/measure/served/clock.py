@@ -52,7 +52,7 @@ class Clock:
         """
         launches = len(later) * self.launch_seconds(plan) + (len(later) + 1) * _STEPS_SLACK * step_seconds
         confirm = self.confirmation(plan, 1) if plan.confirm_launches else 0.0
-        share = 1 + sum(bool(launch.strategy.drafter) for launch in later)
+        share = 1 + sum(launch.live for launch in later)
         return (self.left() - launches - confirm) / share
 
     def share(self, plan: ServedPlan, launches: int) -> float:

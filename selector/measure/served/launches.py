@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from selector.profile import Sampling
-from selector.strategy import PLAIN, Strategy
+from selector.strategy import LOOKUP_METHODS, PLAIN, Strategy
 
 #: Methods without a state of their own, whose k may follow the batch size while they are measured.
 STATELESS = frozenset({"ngram"})
@@ -25,6 +25,11 @@ class Launch:
     strategy: Strategy
     visits: Mapping[int, int]
     schedule: Schedule | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether acceptance is seen on it: n-gram's is replayed, plain decoding has none."""
+        return self.strategy.method not in ("none", "ngram")
 
     @property
     def max_batch(self) -> int:
@@ -59,9 +64,9 @@ def plain_launch(name: str, loads: Sequence[int]) -> Launch:
 def measuring_launches(strategy: Strategy, loads: Sequence[int]) -> list[Launch]:
     """The servers for acceptance and step cost of a method; `strategy` is at k_max.
 
-    A model drafter gets one at k_max and one at k = 1. One server with a batch-size schedule would do for both, but a
-    drafter whose k changed in mid-request lost its place there (vLLM 0.32 on CPU: acceptance fell to nothing). Lookup
-    has no place to lose: its batches take turns with k_max, a small k and one between.
+    Every method but n-gram lookup gets one at k_max and one at k = 1. One server with a batch-size schedule would do
+    for both, but a drafter whose k changed in mid-request lost its place there (vLLM 0.32 on CPU: acceptance fell to
+    nothing). Lookup has no place to lose: its batches take turns with k_max, a small k and one between.
     """
     k = strategy.k
     if strategy.method not in STATELESS:
@@ -91,7 +96,7 @@ def step_probes(launch: Launch, near: int, far: int, kinds: Sequence[Sampling]) 
     probes += [StepProbe(b, near, kind) for kind in kinds if kind != "greedy" for b in ends]
     if launch.strategy == PLAIN:
         probes += [StepProbe(b, far, "greedy") for b in ends]
-    if launch.strategy.method == "ngram":
+    if launch.strategy.method in LOOKUP_METHODS:
         probes += [StepProbe(b, near, "greedy", repetitive=True) for b in launch.visits]
     return probes
 

@@ -68,8 +68,9 @@ def make_served_plan(
 ) -> ServedPlan:  # fmt: skip
     """Fit the budget: launches and step costs first, half of the rest for acceptance, half for confirmation.
 
-    `methods`: launches that measure methods, n-gram included; `drafters`: those of them with a model; `probes`: step
-    probes of all launches together. Where the budget is too small the plan is the smallest one, and exceeds it.
+    `methods`: launches that measure methods, n-gram included; `drafters`: those of them whose acceptance is seen live;
+    `probes`: step probes of all launches together. Where the budget is too small the plan is the smallest one, and
+    exceeds it.
     """
     classes = workload.by_class()
     tokens = sum(max(r.max_tokens for r in rs) for rs in classes.values()) * 0.85  # of one prompt of every class

@@ -26,7 +26,7 @@ from selector.profile import (
     Skipped,
     StepCost,
 )  # fmt: skip
-from selector.strategy import PLAIN, Strategy
+from selector.strategy import LOOKUP_METHODS, PLAIN, Strategy
 from selector.walks import encode
 from selector.workload import Workload
 
@@ -35,7 +35,7 @@ _UNKNOWN = EngineInfo(name="vllm", version="unknown", dtype="auto", device="unkn
 
 def served_profile(
     journal: Journal, servers: Servers, workload: Workload, *, k_max: int, loads: tuple[int, ...], seed: int,
-    provenance: Provenance,
+    provenance: Provenance, valid_k: dict[str, tuple[int, ...]] | None = None,
 ) -> Profile:  # fmt: skip
     """Everything measured so far as one profile."""
     recordings = recordings_of(journal)
@@ -50,6 +50,7 @@ def served_profile(
         temperature_bands=workload.temperature_bands,
         classes=tuple(classes_of(workload, recordings)),
         k_max=k_max,
+        valid_k=valid_k or {},
         loads=loads,
         recordings=tuple(recordings),
         replays=tuple(_ngram_replays(journal)),
@@ -120,8 +121,11 @@ def _method_rows(
     known = {(c["batch"], c["drafted"]): t for c, t in greedy if float(c["drafted"]).is_integer()}
     rows = []
     widths = sorted({k for k in (1, 2, 4, 8, 16) if k < k_max} | {k_max, *(int(d) for _, d in known)} - {0})
+    looked_up = head["method"] in LOOKUP_METHODS
+    if looked_up:  # a step for which nothing was found: not a plain one, the engine around it is another
+        widths = [0, *widths]
     for batch in sorted(floor):
-        if sum(b == batch for b, _ in known) > 1 and (batch, k_max) in known:
+        if not looked_up and sum(b == batch for b, _ in known) > 1 and (batch, k_max) in known:
             widths_here = [w for w in widths if (batch, w) in known]  # `recommend` interpolates between them
         else:
             widths_here = widths
@@ -130,10 +134,12 @@ def _method_rows(
             cell = head | {"batch": batch, "drafted": width, "context": near, "sampling": "greedy"}
             rows.append(_row(cell, width, times or fit.seconds(width, batch), inferred=times is None))
     for cell, times in timed:
-        if cell["sampling"] != "greedy":
-            width = max(1, round(cell["drafted"]))  # lookup fills a step as it can; the fit moves it to a whole width
+        if cell["sampling"] == "greedy":
+            continue
+        timed_width = max(1, round(cell["drafted"]))  # lookup fills a step as it can; the fit moves it to a whole width
+        for width in (0, timed_width) if looked_up else (timed_width,):
             moved = fit.point(width, cell["batch"]) - fit.point(cell["drafted"], cell["batch"])
-            rows.append(_row(cell, width, tuple(max(1e-6, t + moved) for t in times)))
+            rows.append(_row(cell, width, tuple(max(1e-6, t + moved) for t in times), inferred=width == 0))
     return rows
 
 

@@ -73,6 +73,8 @@ class ServedMeasurement:
         asked = self.settings.prompts_per_class is not None  # a number of prompts asked for is kept to
         self.clock = Clock(math.inf if asked else self.settings.budget_seconds, journal)
         self.progress.begin((_planned(journal) or self.plan()).total_seconds)
+        for what, reason in self.scope.unavailable.items():
+            self._lacks(journal, what, reason)
         with self._stage(self.scope.launches[0].name, journal):
             self._first(journal)
         for launch in self.scope.launches:
@@ -118,8 +120,7 @@ class ServedMeasurement:
         """Step and prefill cost; a server that runs already may not let them be timed, which is named."""
         try:
             stages.steps(launch)
-            if launch.strategy.method != "ngram":  # lookup has no prefill of its own
-                stages.prefill(launch)
+            stages.prefill(launch)  # of lookup too: vLLM's engine takes longer with it (no asynchronous scheduling)
         except (MeasurementFailed, RequestFailed) as error:
             if self.servers.running is None:
                 raise
@@ -152,7 +153,7 @@ class ServedMeasurement:
 
         def measure(server: OpenServer) -> None:
             stages = self._stages(journal, server)
-            if launch.strategy.drafter:
+            if launch.live:
                 stages.live(launch, self._live_over(stages.plan, launch))
             self._costs(journal, stages, launch)
             stages.check_speculation(launch.strategy.method)
@@ -276,8 +277,9 @@ class ServedMeasurement:
             interruptions=sum(1 for _ in journal.under("resumed")),
         )  # fmt: skip
         return served_profile(
-            journal, self.servers, self.workload, k_max=s.k_max, loads=s.loads, seed=s.seed, provenance=provenance
-        )
+            journal, self.servers, self.workload, k_max=s.k_max, loads=s.loads, seed=s.seed, provenance=provenance,
+            valid_k=self.scope.valid_k(),
+        )  # fmt: skip
 
 
 def measure_served(

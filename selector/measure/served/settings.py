@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from selector.engines.served.base import Servers
+from selector.errors import SelectorError
 from selector.measure.hardware import sample_hardware
 from selector.measure.plan import pick_prompts, samplings
 from selector.measure.served.launches import (
@@ -16,17 +17,19 @@ from selector.measure.served.launches import (
     step_probes,
 )  # fmt: skip
 from selector.measure.served.plan import PROBE_TOKENS, ServedPlan, ServedSpeed, make_served_plan
-from selector.strategy import PLAIN, Method, Strategy
+from selector.strategy import MODEL_METHODS, PLAIN, Method, Strategy
 from selector.workload import Request, Workload
 
 #: Window of the n-gram launch that times steps; acceptance of every window comes from replay.
 NGRAM_WINDOW = (2, 4)
+#: Methods beside n-gram lookup that need no drafter of the user's.
+DRAFTERLESS: tuple[Method, ...] = ("suffix", "mtp")
 
 
 @dataclass(frozen=True)
 class ServedSettings:
-    """`methods`: measure these only; None: n-gram lookup and every drafter's. `prompts_per_class` overrides what the
-    budget would give.
+    """`methods`: measure these only; None: n-gram lookup, every drafter's, and what needs no drafter and is seen to be
+    available. `prompts_per_class` overrides what the budget would give.
     """
 
     budget_seconds: float = 1200.0
@@ -44,8 +47,13 @@ class Scope:
 
     def __init__(self, servers: Servers, workload: Workload, settings: ServedSettings) -> None:
         self.servers, self.workload, self.settings = servers, workload, settings
+        #: Methods that will not be measured, and why.
+        self.unavailable: dict[str, str] = {}
+        self._strategies = self._find()
         if servers.running is None:
-            methods = [x for s in self.strategies() for x in measuring_launches(s, settings.loads)]
+            if settings.methods and not self._strategies:
+                raise SelectorError("; ".join(f"--method {m}: {why}" for m, why in self.unavailable.items()))
+            methods = [x for s in self._strategies for x in measuring_launches(s, settings.loads)]
             self.launches = [plain_launch("none", settings.loads), *methods]
         else:  # each at the k it runs with; the first one writes the outputs
             order = sorted(servers.running, key=lambda s: s != PLAIN)
@@ -53,16 +61,39 @@ class Scope:
         self.probes = {launch.name: self._probes(launch) for launch in self.launches}
 
     def strategies(self) -> list[Strategy]:
-        """Every method to measure, at k_max: drafters in the order given, then n-gram lookup."""
-        k, wanted = self.settings.k_max, self.settings.methods
+        """Every method to measure, at its largest k: drafters in the order given, n-gram lookup, then the others."""
+        return self._strategies
+
+    def valid_k(self) -> dict[str, tuple[int, ...]]:
+        """By family, the k that its checkpoints allow, where they do not allow all up to k_max."""
+        if self.servers.running is not None:
+            return {}
+        every = tuple(range(1, self.settings.k_max + 1))
+        allowed = {s.family: self.servers.valid_k(s) for s in self._strategies}
+        return {family: ks for family, ks in allowed.items() if ks != every}
+
+    def _find(self) -> list[Strategy]:
         if self.servers.running is not None:
             return [s for s in self.servers.running if s != PLAIN]
-        found = [
-            Strategy(method=d.method, drafter=n, num_speculative_tokens=k) for n, d in self.servers.drafters.items()
-        ]
-        low, high = NGRAM_WINDOW
-        found.append(Strategy(method="ngram", lookup_min=low, lookup_max=high, num_speculative_tokens=k))
-        return [s for s in found if wanted is None or s.method in wanted]
+        wanted, drafters = self.settings.methods, self.servers.drafters
+        for method in wanted or ():
+            if method in MODEL_METHODS and not any(d.method == method for d in drafters.values()):
+                self.unavailable[method] = f"no drafter for it was given (--drafter {method}=PATH)"
+        k, (low, high) = self.settings.k_max, NGRAM_WINDOW
+        tried = [Strategy(method=d.method, drafter=n, num_speculative_tokens=k) for n, d in drafters.items()]
+        tried.append(Strategy(method="ngram", lookup_min=low, lookup_max=high, num_speculative_tokens=k))
+        tried += [Strategy(method=m, num_speculative_tokens=k) for m in DRAFTERLESS]
+        found = [self._usable(s) for s in tried if wanted is None or s.method in wanted]
+        return [s for s in found if s is not None]
+
+    def _usable(self, strategy: Strategy) -> Strategy | None:
+        """The strategy at the largest k that its checkpoints allow; None, and the reason kept, if it cannot run."""
+        asked = strategy.method not in DRAFTERLESS or self.settings.methods is not None
+        if reason := self.servers.unmet(strategy.method, asked=asked):
+            self.unavailable[strategy.proposer] = reason
+            return None
+        allowed = self.servers.valid_k(strategy)
+        return strategy.with_k(max(allowed))
 
     def _probes(self, launch: Launch) -> list[StepProbe]:
         return step_probes(launch, *self.contexts(), samplings(self.workload))
@@ -95,8 +126,8 @@ class Scope:
 
     @property
     def drafters(self) -> int:
-        """Launches with a drafter that is a model."""
-        return sum(bool(launch.strategy.drafter) for launch in self.launches)
+        """Launches on which acceptance is seen live."""
+        return sum(launch.live for launch in self.launches)
 
     def _guess(self) -> ServedSpeed:
         """Before any server ran: a step reads all weights once, a start takes half a minute."""

@@ -27,7 +27,7 @@ from selector.measure.served.probes import (
     taking_turns,
 )
 from selector.measure.served.settings import Scope
-from selector.strategy import Strategy
+from selector.strategy import LOOKUP_METHODS, Strategy
 from selector.workload import Request
 
 #: Seconds of load, polled once a second, from which the gauges' maximum is believed.
@@ -270,7 +270,7 @@ def step_entry(launch: Launch, probe: StepProbe, timed: ProbeTime) -> dict[str, 
     """A timed step as the journal keeps it. Model drafters fill every step; what lookup proposed is counted."""
     s, k = launch.strategy, launch.visits[probe.batch]
     return {
-        "method": s.method, "drafter": s.drafter, "k": k, "drafted": timed.drafted if s.method == "ngram" else k,
+        "method": s.method, "drafter": s.drafter, "k": k, "drafted": timed.drafted if s.method in LOOKUP_METHODS else k,
         "batch": probe.batch, "context": probe.context, "sampling": probe.sampling, "repetitive": probe.repetitive,
         "seconds": timed.seconds, "steps": timed.steps,
     }  # fmt: skip
