@@ -8,6 +8,7 @@ python -m tests.benchmarks.served vllm.profile.json > docs/benchmarks/vllm.md
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -36,12 +37,17 @@ def main() -> None:
     profile = load_profile(options.profile)
     p = profile.provenance
     print("# vLLM as a measured engine\n")
-    print(header(profile.engine, p.command, profile.hardware, p.started[:10]))
+    print(header(profile.engine, _portable(p.command), profile.hardware, p.started[:10]))
     print(f"\nThis page: `python -m tests.benchmarks.served PROFILE`. Runner {profile.engine.runner}. ", end="")
     prompts = ", ".join(f"{c.name} {c.prompts}" for c in profile.classes)
     print(f"Prompts per class: {prompts}. Between the two plain launches: +-{profile.aa_noise:.1%}.\n")
     for section in (predicted, acceptance, steps, launches, skipped):
         print("\n".join(section(profile)), end="\n\n")
+
+
+def _portable(command: str) -> str:
+    """The command without this machine's folders."""
+    return re.sub(r"(?<= )/\S*/", "", command)
 
 
 @dataclass(frozen=True)
@@ -209,7 +215,7 @@ def launches(profile: Profile) -> Iterator[str]:
     arms = len(confirmed) + any(c.arm == "aa" for c in profile.confirmed)
     whole = sum(r.prefill_seconds + r.decode_seconds for c in profile.confirmed for r in c.runs)
     busy = sum((r.prefill_seconds + r.decode_seconds) / c.load for c in profile.confirmed for r in c.runs) / arms
-    started = 1 + len(families) + arms - 1
+    started = len(set(p.seconds_by_stage) - {"confirmation"}) + arms - 1
     grid = 1 + len(families) * profile.k_max
     loads = len({c.load for c in profile.confirmed})
     each = busy * len(profile.loads) / max(1, loads)
