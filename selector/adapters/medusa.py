@@ -11,7 +11,7 @@ from selector.adapters.widths import Widths
 from selector.errors import DrafterMismatch
 from selector.strategy import Method, Strategy
 
-#: vLLM 0.32 takes any key with "num" and "heads" in it; these are in use.
+#: vLLM 0.32 takes any key with "num" and "heads" in it; the last is what older accelerators counted theirs by.
 _HEAD_KEYS = ("num_heads", "medusa_num_heads", "n_predict")
 _DEFAULT_HEADS = 5
 

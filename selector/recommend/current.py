@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from selector.errors import NotMeasured, PolicyError
 from selector.policy import parse_policy
 from selector.profile import Profile
-from selector.strategy import PLAIN, Strategy
+from selector.strategy import METHODS, MODEL_METHODS, PLAIN, Strategy
 from selector.workload import first_problem
 
 _KEY = "speculative-config"
@@ -101,7 +101,7 @@ def _from_vllm(config: dict[str, Any], profile: Profile, path: str, load: int) -
     if method == "ngram":
         low, high = config.get("prompt_lookup_min"), config.get("prompt_lookup_max")
         settings |= {"lookup_min": low or high or _VLLM_WINDOW, "lookup_max": high or low or _VLLM_WINDOW}
-    elif method not in ("suffix", "mtp"):
+    elif method not in METHODS or method in MODEL_METHODS:
         settings["drafter"] = _drafter(str(method), model, profile, path)
         settings["draft_sample_method"] = config.get("draft_sample_method", "greedy")
     try:

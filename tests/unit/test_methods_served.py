@@ -6,21 +6,25 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 from selector.acceptance import Acceptances, family_strategy
 from selector.adapters import adapter
 from selector.adapters.checkpoint import Checkpoint
+from selector.adapters.mtp import LAYER_KEYS
 from selector.adapters.widths import Widths
 from selector.engines.fake import FakeEngine
 from selector.engines.served.base import Servers
 from selector.engines.served.requirements import RUNNER_VARIABLE, Surroundings, unmet
 from selector.errors import DrafterMismatch, SelectorError
 from selector.live import LiveAcceptance
+from selector.measure.journal import Journal
 from selector.measure.served import ServedMeasurement
+from selector.measure.served.profile import step_costs
 from selector.measure.served.settings import Scope
-from selector.profile import LiveWalk
+from selector.profile import LiveWalk, Sampling
 from selector.recipes import Recipe, load_recipes
 from selector.recommend.candidates import candidates
 from selector.strategy import FIXED_K_METHODS, LOOKUP_METHODS, MODEL_METHODS, SERVED_METHODS, Method
@@ -111,6 +115,40 @@ def test_an_unavailable_method_is_skipped_and_the_rest_is_measured(tmp_path: Pat
         "mtp": "the target has no such layers: its config says nothing of "
         "num_nextn_predict_layers or mtp_num_hidden_layers or n_predict",
     }
+
+
+def test_what_nobody_asked_for_is_tried_only_where_it_is_seen_to_run(tmp_path: Path) -> None:
+    scope = Scope(servers(tmp_path, {}), workload(1), replace(SETTINGS, methods=None))
+    assert [s.method for s in scope.strategies()] == ["ngram"]
+    assert set(scope.unavailable) == {"suffix", "mtp"}
+
+
+def test_recipe_and_adapter_of_mtp_read_the_same_keys() -> None:
+    assert set(RECIPES["mtp"].engine["vllm"].requires.target_config) == set(LAYER_KEYS)
+
+
+def timed(method: str, drafted: float, batch: int, seconds: float, sampling: str = "greedy") -> dict[str, object]:
+    """One timed step as the journal holds it."""
+    return {
+        "method": method, "drafter": None, "k": round(drafted), "drafted": drafted, "batch": batch, "context": 64,
+        "sampling": sampling, "repetitive": False, "seconds": seconds, "steps": 9,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "temperature"])
+def test_a_lookup_step_without_a_draft_costs_more_than_a_plain_one(tmp_path: Path, sampling: Sampling) -> None:
+    with Journal(tmp_path / "j.jsonl", {}, resume=False) as journal:
+        for batch in (1, 2):
+            journal.add(f"step/none/{batch}", timed("none", 0, batch, 0.010))
+            journal.add(f"step/none/s/{batch}", timed("none", 0, batch, 0.010, "temperature"))
+            for drafted in (1.0, 2.0, 4.0):
+                journal.add(f"step/ngram/{batch}/{drafted}", timed("ngram", drafted, batch, 0.015 + 0.001 * drafted))
+            journal.add(f"step/ngram/s/{batch}", timed("ngram", 1.0, batch, 0.020, "temperature"))
+        rows = step_costs(journal, 4, (1, 2), seed=0)
+    zero = [c for c in rows if c.method == "ngram" and c.drafted == 0 and c.sampling == sampling]
+    assert [c.batch for c in zero if c.inferred] == [1, 2]
+    expected = 0.015 if sampling == "greedy" else 0.019
+    assert [median(c.step_seconds) for c in zero] == pytest.approx([expected, expected], rel=0.02)
 
 
 def test_a_run_of_unavailable_methods_alone_is_refused(tmp_path: Path) -> None:

@@ -8,13 +8,14 @@ import pytest
 from click.testing import CliRunner
 
 from selector.cli import main
-from selector.engines.served.endpoint import EndpointServers
+from selector.engines.served.endpoint import EndpointServers, named_drafters
 from selector.measure.served import ServedSettings, measure_served
 from selector.profile import load_profile
 from selector.recommend import recommend
 from selector.strategy import PLAIN, Strategy
+from selector.workload import Request, Workload
 from tests.fake_openai import FakeOpenAI, Script
-from tests.unit.served import workload
+from tests.unit.served import HEAD, workload
 
 NGRAM = Strategy(method="ngram", lookup_min=2, lookup_max=4, num_speculative_tokens=3)
 QUICK = ServedSettings(budget_seconds=1, k_max=3, loads=(1, 2), prompts_per_class=3)
@@ -38,6 +39,23 @@ def test_what_a_server_cannot_tell_is_named_and_the_rest_is_measured(tmp_path: P
     assert "returns no token ids" in said["step cost of none"]
     assert len(profile.recordings) == 3
     assert {(c.load, c.arm) for c in profile.confirmed} == {(1, "main"), (2, "main"), (1, "aa"), (2, "aa")}
+
+
+def test_greedy_and_sampled_requests_share_no_batch_while_acceptance_is_seen(tmp_path: Path) -> None:
+    head = Strategy(method="eagle3", drafter="head", num_speculative_tokens=3)
+    asked = [
+        Request.model_validate({"prompt": f"say {i}", "class": f"t={t}", "temperature": t, "max_tokens": 8})
+        for i in range(3) for t in (0.8, 0.0)
+    ]  # fmt: skip
+    settings = ServedSettings(budget_seconds=30, k_max=3, loads=(1, 4), prompts_per_class=3, confirm=False)
+    with FakeOpenAI(Script(step_seconds=0.001)) as plain, FakeOpenAI(Script(step_seconds=0.001, k=3)) as fast:
+        servers = EndpointServers({PLAIN: plain.url, head: fast.url}, None, named_drafters(HEAD, None))
+        measure_served(servers, Workload(asked, "test"), tmp_path / "j.jsonl", settings)
+    sent = [b["temperature"] for _, b in fast.requests if str(b.get("messages")).startswith("[{") and "say" in str(b)]
+    greedy = sent.index(0.8)
+    assert greedy >= 3
+    assert set(sent[:greedy]) == {0.0}
+    assert set(sent[greedy:]) == {0.8}
 
 
 def test_without_a_plain_server_no_speedup_is_claimed(tmp_path: Path) -> None:

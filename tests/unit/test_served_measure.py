@@ -36,6 +36,10 @@ def test_the_profile_says_what_the_script_does(profile: Profile) -> None:
         assert median(c.step_seconds) == pytest.approx(step(c.drafted, c.batch), rel=0.35), c
 
 
+def test_every_launch_that_measures_has_its_own_prefill(profile: Profile) -> None:
+    assert {c.method for c in profile.prefill_costs} == {"none", "eagle3", "ngram"}
+
+
 def test_acceptance_at_every_k_is_near_the_scripted_chain(profile: Profile) -> None:
     acceptances = Acceptances(profile)
     for k in range(1, 5):

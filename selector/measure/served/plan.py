@@ -78,7 +78,7 @@ def make_served_plan(
     fixed = (1 + methods + (2 if confirm else 0)) * speed.launch
     probe = PROBE_TOKENS * (speed.step + speed.per_request * full / 2) * _STEP_RATIO / _TAU
     steps = REPEATS * probes * probe
-    prefill = (1 + drafters) * len(PREFILL_LENGTHS) * PREFILL_REPEATS * 2 * speed.step
+    prefill = (1 + methods) * len(PREFILL_LENGTHS) * PREFILL_REPEATS * 2 * speed.step
     left = max(0.0, budget_seconds - fixed - steps - prefill)
     record = tokens * speed.token(full)
     live = drafters * record * _STEP_RATIO / _TAU

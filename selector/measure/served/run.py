@@ -120,7 +120,7 @@ class ServedMeasurement:
         """Step and prefill cost; a server that runs already may not let them be timed, which is named."""
         try:
             stages.steps(launch)
-            stages.prefill(launch)  # of lookup too: vLLM's engine takes longer with it (no asynchronous scheduling)
+            stages.prefill(launch)  # of lookup too: vLLM's was seen to take longer, though nothing is drafted then
         except (MeasurementFailed, RequestFailed) as error:
             if self.servers.running is None:
                 raise

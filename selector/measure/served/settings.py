@@ -17,13 +17,13 @@ from selector.measure.served.launches import (
     step_probes,
 )  # fmt: skip
 from selector.measure.served.plan import PROBE_TOKENS, ServedPlan, ServedSpeed, make_served_plan
-from selector.strategy import MODEL_METHODS, PLAIN, Method, Strategy
+from selector.strategy import METHODS, MODEL_METHODS, PLAIN, Method, Strategy
 from selector.workload import Request, Workload
 
 #: Window of the n-gram launch that times steps; acceptance of every window comes from replay.
 NGRAM_WINDOW = (2, 4)
 #: Methods beside n-gram lookup that need no drafter of the user's.
-DRAFTERLESS: tuple[Method, ...] = ("suffix", "mtp")
+DRAFTERLESS = tuple(m for m in METHODS if m not in MODEL_METHODS and m not in ("none", "ngram"))
 
 
 @dataclass(frozen=True)
